@@ -1,0 +1,453 @@
+"""Write once, batch first: the contract of an environment, and the life of a step.
+
+An environment is defined once, over rows: B copies that advance as one array program. Every
+interface (Gymnasium, vector, Stable-Baselines3, PettingZoo) is a view of that definition, and
+the core does for all of them what must not be done twice: it checks actions, counts steps,
+applies the horizon, draws the seeds and starts the next episode.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from .kernels import kernel
+from .spaces import ActionCheck, Array, Tree, allocate, leaves
+from .spaces import copy as copy_tree
+from .streams import Streams, check_seed, fresh_seed
+
+Mask = npt.NDArray[np.bool_]
+Options = Sequence[Mapping[str, Any]]
+
+
+class Step:
+    """What one step writes; the core allocates and fills it before `advance`.
+
+    Attributes:
+        reward: float64 (B,) or (B, A), filled with 0.
+        terminated: bool (B,) or (B, A), filled with False.
+        truncated: bool (B,), filled with False; the core adds the horizon.
+        duration: float64 (B,), filled with 1; seconds, where steps differ in length.
+    """
+
+    __slots__ = ("duration", "reward", "terminated", "truncated")
+
+    def __init__(self, rows: int, agents: int = 0) -> None:
+        """A step of `rows` rows; with `agents` > 0 reward and terminated are (B, A)."""
+        shape = (rows, agents) if agents else (rows,)
+        self.reward = np.zeros(shape)
+        self.terminated = np.zeros(shape, np.bool_)
+        self.truncated = np.zeros(rows, np.bool_)
+        self.duration = np.ones(rows)
+
+
+class BatchEnv(ABC):
+    """B copies of an environment as one array program. Subclass it to define an environment.
+
+    Required: the two spaces, `begin`, `advance` and `observe`. Optional methods exist or do not;
+    the core asks: `action_masks(out)`, `acting()`, `compute_reward(achieved, desired)`,
+    `snapshot(rows)` with `restore(state, rows)`.
+
+    An environment never checks actions, counts steps, applies the horizon or resets itself.
+
+    Attributes:
+        observation_space: the space of one copy; with agents, of one agent, or a Dict keyed
+            exactly by the agents.
+        action_space: likewise.
+        agents: names of the agents; empty for a single agent.
+        horizon: episodes are truncated after this many steps (None: never). Applied by the core.
+        rows: number of copies, B.
+        everyone: the mask of all rows.
+        option_names: names that `begin` understands in `options`.
+        anchors: scores to compare with (see `palestra.registry.Anchors`), or None.
+    """
+
+    observation_space: spaces.Space[Any]
+    action_space: spaces.Space[Any]
+    agents: tuple[str, ...] = ()
+    horizon: int | None
+    option_names: ClassVar[tuple[str, ...]] = ()
+    render_fps: ClassVar[int] = 10
+
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> BatchEnv:
+        self = super().__new__(cls)
+        self._arguments = (args, kwargs)
+        return self
+
+    def __init__(self, rows: int, *, horizon: int | None = None) -> None:
+        """Set the number of rows and the horizon.
+
+        Raises:
+            ValueError: rows or horizon below 1.
+        """
+        if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 1:
+            raise ValueError(f"rows: got {rows!r}, allowed an integer of at least 1")
+        if horizon is not None and (isinstance(horizon, bool) or horizon != int(horizon) or horizon < 1):
+            raise ValueError(f"horizon: got {horizon!r}, allowed None or an integer of at least 1")
+        self.rows = int(rows)
+        self.horizon = None if horizon is None else int(horizon)
+        self.everyone: Mask = np.ones(self.rows, np.bool_)
+
+    @abstractmethod
+    def begin(self, rows: Mask, streams: Streams, options: Options | None) -> None:
+        """Start an episode in the rows of the mask; touch no other row.
+
+        Args:
+            rows: bool (B,).
+            streams: random streams; `streams.step` is 0 in these rows.
+            options: one mapping a row (B of them), or None.
+        """
+
+    @abstractmethod
+    def advance(self, actions: Tree, live: Mask, streams: Streams, step: Step) -> None:
+        """Advance the live rows by one step; touch no other row.
+
+        Args:
+            actions: checked actions, (B, ...) in the dtypes of the action space.
+            live: bool (B,).
+            streams: random streams; `streams.step` is k in the k-th step.
+            step: to be written in live rows.
+        """
+
+    @abstractmethod
+    def observe(self, rows: Mask | None, streams: Streams, out: Tree) -> None:
+        """Write the observation of some rows. Pure: twice gives the same bits.
+
+        Args:
+            rows: bool (B,), or None for all.
+            streams: random streams (purpose `observation` for noise).
+            out: arrays (B, ...) of the observation space; only the given rows are written.
+        """
+
+    def metrics(self) -> dict[str, Array]:
+        """The numbers a person of the field wants, each (B,), fixed names and dtypes.
+
+        The core reads them when an episode ends; `info` and the episode table carry them.
+        """
+        return {}
+
+    def render(self, row: int) -> Array:
+        """A picture of one row, uint8 (H, W, 3).
+
+        Raises:
+            NotImplementedError: the environment draws nothing.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no render method")
+
+    def close(self) -> None:  # noqa: B027 - an optional hook, not an abstract method
+        """Release what the environment holds (simulators, windows). May be called twice."""
+
+    @classmethod
+    def stream_name(cls) -> str:
+        """The name that enters the random keys: the class name, without version or settings."""
+        return cls.__name__
+
+    def __reduce__(self) -> Any:
+        state = None
+        if hasattr(self, "snapshot"):
+            state = self.snapshot(self.everyone)
+        return _rebuild, (type(self), *self._arguments, state)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BatchEnv:
+        rebuild, (cls, args, kwargs, state) = self.__reduce__()
+        if state is None:
+            raise TypeError(f"{cls.__name__} cannot be copied: it has no snapshot method")
+        return rebuild(cls, copy.deepcopy(args, memo), copy.deepcopy(kwargs, memo), state)
+
+
+def _rebuild(cls: type[BatchEnv], args: Any, kwargs: Any, state: Any) -> BatchEnv:
+    env = cls(*args, **kwargs)
+    if state is not None:
+        env.restore(state, env.everyone)  # type: ignore[attr-defined]
+    return env
+
+
+@kernel
+def _count_live(live, step):  # type: ignore[no-untyped-def]
+    for row in range(live.shape[0]):
+        if live[row]:
+            step[row] += np.uint32(1)
+
+
+@kernel
+def _close_step(live, step, horizon, all_terminated, truncated, ended):  # type: ignore[no-untyped-def]
+    """Apply the horizon, mark the rows that ended, and count them."""
+    count = 0
+    for row in range(live.shape[0]):
+        if not live[row]:
+            continue
+        if step[row] >= horizon:
+            truncated[row] = True
+        if all_terminated[row] or truncated[row]:
+            ended[row] = True
+            count += 1
+    return count
+
+
+@kernel
+def _take_next(rows, episode, upcoming, stride, step):  # type: ignore[no-untyped-def]
+    for row in range(rows.shape[0]):
+        if rows[row]:
+            episode[row] = upcoming[row]
+            upcoming[row] += stride[row]
+            step[row] = np.uint32(0)
+
+
+NO_HORIZON = 2**32 - 1  # the step counter is 32 bits wide
+
+
+class Episodes:
+    """The rows of one environment as they play episodes: the life of a step.
+
+    A step (1) refuses actions outside the space or the mask, before anything changes; (2) counts;
+    (3) advances; (4) applies the horizon; then (5) the caller observes, (6) reads metrics of
+    ended rows and (7) begins them again, in the order its autoreset mode asks for.
+
+    Attributes:
+        env: the environment.
+        streams: its random streams.
+        ended: rows whose episode is over (or has never begun), bool (B,).
+        upcoming: the episode each row begins next, uint64 (B,).
+        stride: how far apart a row's episodes are, uint64 (B,).
+    """
+
+    def __init__(self, env: BatchEnv) -> None:
+        """Take charge of an environment; no episode runs yet."""
+        rows = env.rows
+        self.env = env
+        self.rows = rows
+        self.streams = Streams(env.stream_name(), rows)
+        self.ended: Mask = np.ones(rows, np.bool_)
+        self.upcoming = np.arange(rows, dtype=np.uint64)
+        self.stride = np.full(rows, rows, np.uint64)
+        self.seeded = False
+        self._horizon = np.uint32(NO_HORIZON if env.horizon is None else env.horizon)
+        self._agents = len(env.agents)
+        self.check_actions = ActionCheck(env.action_space, lead(env, env.action_space))
+        self._blank = allocate(env.observation_space, lead(env, env.observation_space))
+        self._blank_is_array = isinstance(self._blank, np.ndarray)
+        self._ones = np.ones(rows)
+        self._shape = (rows, self._agents) if self._agents else (rows,)
+        self._masks = mask_buffer(env) if hasattr(env, "action_masks") else None
+
+    def seed(self, seed: int | Sequence[int] | None) -> None:
+        """Decide which episodes the rows play.
+
+        Args:
+            seed: an integer: row r plays episodes r, r + B, r + 2B, ... of it. A sequence of B
+                integers: each row plays episodes 0, 1, 2, ... of its own. None: keep the running
+                seed, or draw one from the system the first time.
+        """
+        if seed is None:
+            if self.seeded:
+                return
+            seed = fresh_seed()
+        if isinstance(seed, Sequence | np.ndarray):
+            seeds = [check_seed(s) for s in seed]
+            if len(seeds) != self.rows:
+                raise ValueError(f"seed: got {len(seeds)} seeds, allowed {self.rows}, one a row")
+            self.upcoming[:] = 0
+            self.stride[:] = 1
+        else:
+            seeds = [check_seed(seed)] * self.rows
+            self.upcoming[:] = np.arange(self.rows)
+            self.stride[:] = self.rows
+        self.streams.set_seeds(seeds)
+        self.seeded = True
+
+    def begin(self, rows: Mask, options: Options | None = None) -> None:
+        """Begin the upcoming episode in the rows of the mask.
+
+        `options[row]["episode"]` picks an episode; the row goes on from there.
+        """
+        if options is not None:
+            options = self._checked_options(rows, options)
+        streams = self.streams
+        _take_next(rows, streams.episode, self.upcoming, self.stride, streams.step)
+        self.env.begin(rows, streams, options)
+        self.ended[rows] = False
+
+    def advance(self, actions: Tree, live: Mask | None = None) -> tuple[Step, int]:
+        """Steps (1) to (4) in the live rows (None: all).
+
+        Returns:
+            The step, in fresh arrays, and how many rows ended in it. `ended` is updated.
+
+        Raises:
+            TypeError: actions are not numbers of the right kind.
+            ValueError: actions of the wrong shape, not finite, outside the space or the mask.
+        """
+        actions = self.check_actions(actions)
+        if live is None:
+            live = self.env.everyone
+        if self._masks is not None:
+            self.check_masks(actions, live)
+        step = Step.__new__(Step)
+        step.reward = np.zeros(self._shape)
+        step.terminated = np.zeros(self._shape, np.bool_)
+        step.truncated = np.zeros(self.rows, np.bool_)
+        step.duration = self._ones.copy()
+        streams = self.streams
+        _count_live(live, streams.step)
+        self.env.advance(actions, live, streams, step)
+        over = step.terminated if not self._agents else step.terminated.all(axis=1)
+        count = _close_step(live, streams.step, self._horizon, over, step.truncated, self.ended)
+        return step, count
+
+    def observe_blank(self) -> Tree:
+        """Fresh arrays of zeros for the observations of all rows."""
+        return self._blank.copy() if self._blank_is_array else copy_tree(self._blank)
+
+    def observe(self) -> Tree:
+        """The observation of all rows, in fresh arrays."""
+        out = self.observe_blank()
+        self.env.observe(None, self.streams, out)
+        return out
+
+    def observe_into(self, rows: Mask, out: Tree) -> None:
+        """Write the observation of some rows."""
+        self.env.observe(rows, self.streams, out)
+
+    def masks(self) -> Tree:
+        """The action masks of all rows, in fresh arrays; None where every action is legal."""
+        if self._masks is None:
+            return None
+        out = copy_tree(self._masks)
+        self.env.action_masks(out)  # type: ignore[attr-defined]
+        return out
+
+    def _checked_options(self, rows: Mask, options: Options) -> Options:
+        if len(options) != self.rows:
+            raise ValueError(f"options: got {len(options)} mappings, allowed {self.rows}")
+        known = {"episode", *self.env.option_names}
+        for row in np.flatnonzero(rows):
+            given = options[row]
+            for name in given.keys() - known:
+                warn_once(self.env, name, known)
+            if "episode" in given:
+                episode = given["episode"]
+                try:
+                    self.upcoming[row] = check_seed(episode)
+                except (TypeError, ValueError) as reason:
+                    raise type(reason)(str(reason).replace("seed", "options['episode']")) from None
+        return options
+
+    def check_masks(self, actions: Tree, live: Mask) -> None:
+        """Refuse actions that the current mask forbids, in live rows (of acting agents).
+
+        Raises:
+            ValueError: naming row, action, and what the mask allows.
+        """
+        self.env.action_masks(self._masks)  # type: ignore[attr-defined]
+        masks, given, names = self._masks, actions, self.env.agents
+        if isinstance(masks, dict):
+            for agent in names:
+                _refuse_masked(
+                    self._space_of(agent), given[agent], masks[agent], live, f" of {agent}"
+                )
+            return
+        _refuse_masked(self.env.action_space, given, masks, live, "", self._acting())
+
+    def _acting(self) -> Array | None:
+        if self._agents and hasattr(self.env, "acting"):
+            return self.env.acting()  # type: ignore[no-any-return]
+        return None
+
+    def _space_of(self, agent: str) -> spaces.Space[Any]:
+        return agent_space(self.env, self.env.action_space, agent)
+
+
+def _refuse_masked(
+    space: spaces.Space[Any],
+    actions: Array,
+    masks: Array,
+    live: Mask,
+    whose: str,
+    acting: Array | None = None,
+) -> None:
+    """Raise if an action of a live row (of an acting agent) is masked."""
+    if isinstance(space, spaces.Discrete):
+        index = (actions - space.start)[..., np.newaxis]
+    else:
+        assert isinstance(space, spaces.MultiDiscrete)
+        index = actions - space.start + np.concatenate([[0], np.cumsum(space.nvec)[:-1]])
+    legal = np.take_along_axis(masks, index, axis=-1)
+    relevant = live.reshape(live.shape + (1,) * (legal.ndim - 1))
+    if acting is not None:
+        relevant = relevant & acting[..., np.newaxis]
+    wrong = relevant & ~legal
+    if wrong.any():
+        where = tuple(int(i) for i in np.argwhere(wrong)[0])
+        allowed = np.flatnonzero(masks[where[:-1]])
+        raise ValueError(
+            f"action{whose}: row {where[0]}: got {actions[where[:-1]]}, which the mask forbids; "
+            f"allowed {allowed.tolist()}"
+        )
+
+
+def lead(env: BatchEnv, space: spaces.Space[Any]) -> tuple[int, ...]:
+    """Leading dimensions of arrays of a space: (B,), or (B, A) where agents share the space."""
+    if not env.agents or keyed_by_agents(env, space):
+        return (env.rows,)
+    return (env.rows, len(env.agents))
+
+
+def keyed_by_agents(env: BatchEnv, space: spaces.Space[Any]) -> bool:
+    """Whether a space is a Dict keyed exactly by the agents."""
+    return isinstance(space, spaces.Dict) and set(space.spaces) == set(env.agents)
+
+
+def agent_space(env: BatchEnv, space: spaces.Space[Any], agent: str) -> spaces.Space[Any]:
+    """The space of one agent."""
+    return space[agent] if keyed_by_agents(env, space) else space  # type: ignore[index]
+
+
+def mask_buffer(env: BatchEnv) -> Tree:
+    """Arrays for `action_masks(out)`: bool (B, n), (B, sum nvec), (B, A, n), or a dict by agent.
+
+    Raises:
+        TypeError: masks over a space that is neither Discrete nor MultiDiscrete.
+    """
+    space = env.action_space
+    if keyed_by_agents(env, space):
+        return {a: np.ones((env.rows, _choices(space[a])), np.bool_) for a in env.agents}  # type: ignore[index]
+    return np.ones((*lead(env, space), _choices(space)), np.bool_)
+
+
+def _choices(space: spaces.Space[Any]) -> int:
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+        return int(space.nvec.sum())
+    raise TypeError(f"action_masks: got {space}, allowed Discrete or a flat MultiDiscrete space")
+
+
+_warned: set[tuple[type, str]] = set()
+
+
+def warn_once(env: BatchEnv, name: str, known: set[str]) -> None:
+    """Warn about an option that the environment does not know, once a class and name."""
+    if (type(env), name) not in _warned:
+        _warned.add((type(env), name))
+        warnings.warn(
+            f"options: {type(env).__name__} does not know {name!r}; known: {sorted(known)}",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def not_finite(tree: Tree) -> str | None:
+    """The path of the first array of a tree that holds NaN or infinity, or None."""
+    for path, leaf in leaves(tree):
+        if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
+            return path or "observation"
+    return None

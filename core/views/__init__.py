@@ -1,0 +1,1 @@
+"""Every interface is a view of one BatchEnv; none of them holds dynamics of its own."""
