@@ -146,16 +146,18 @@ class BatchEnv(ABC):
     def close(self) -> None:  # noqa: B027 - an optional hook, not an abstract method
         """Release what the environment holds (simulators, windows). May be called twice."""
 
-    @classmethod
-    def stream_name(cls) -> str:
+    def stream_name(self) -> str:
         """The name that enters the random keys: the class name, without version or settings."""
-        return cls.__name__
+        return type(self).__name__
 
     def __reduce__(self) -> Any:
         state = None
         if hasattr(self, "snapshot"):
             state = self.snapshot(self.everyone)
         return _rebuild, (type(self), *self._arguments, state)
+
+    def __copy__(self) -> BatchEnv:
+        raise TypeError(f"{type(self).__name__}: a shallow copy would share state; use deepcopy")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BatchEnv:
         rebuild, (cls, args, kwargs, state) = self.__reduce__()
@@ -216,6 +218,7 @@ class Episodes:
         env: the environment.
         streams: its random streams.
         ended: rows whose episode is over (or has never begun), bool (B,).
+        left: agents that have left the running episode, bool (B, A) (empty without agents).
         upcoming: the episode each row begins next, uint64 (B,).
         stride: how far apart a row's episodes are, uint64 (B,).
     """
@@ -227,6 +230,7 @@ class Episodes:
         self.rows = rows
         self.streams = Streams(env.stream_name(), rows)
         self.ended: Mask = np.ones(rows, np.bool_)
+        self.left = np.zeros((rows, len(env.agents)), np.bool_)
         self.upcoming = np.arange(rows, dtype=np.uint64)
         self.stride = np.full(rows, rows, np.uint64)
         self.seeded = False
@@ -275,6 +279,8 @@ class Episodes:
         _take_next(rows, streams.episode, self.upcoming, self.stride, streams.step)
         self.env.begin(rows, streams, options)
         self.ended[rows] = False
+        if self._agents:
+            self.left[rows] = False
 
     def advance(self, actions: Tree, live: Mask | None = None) -> tuple[Step, int]:
         """Steps (1) to (4) in the live rows (None: all).
@@ -299,9 +305,15 @@ class Episodes:
         streams = self.streams
         _count_live(live, streams.step)
         self.env.advance(actions, live, streams, step)
-        over = step.terminated if not self._agents else step.terminated.all(axis=1)
+        over = step.terminated if not self._agents else self._agents_left(step)
         count = _close_step(live, streams.step, self._horizon, over, step.truncated, self.ended)
         return step, count
+
+    def _agents_left(self, step: Step) -> Mask:
+        """Report each agent's end once; an episode is over when all agents have left."""
+        step.terminated &= ~self.left
+        self.left |= step.terminated
+        return self.left.all(axis=1)  # type: ignore[no-any-return]
 
     def observe_blank(self) -> Tree:
         """Fresh arrays of zeros for the observations of all rows."""

@@ -35,8 +35,7 @@ class GymView(gymnasium.Env[Any, Any]):
                 f"env: got {env.rows} rows and agents {env.agents}, allowed 1 row without agents"
             )
         self.metadata = {"render_modes": list(RENDER_MODES), "render_fps": env.render_fps}
-        if render_mode is not None and render_mode not in RENDER_MODES:
-            raise ValueError(f"render_mode: got {render_mode!r}, allowed {RENDER_MODES} or None")
+        check_render_mode(render_mode, RENDER_MODES)
         self.render_mode = render_mode
         self.batch = env
         self.episodes = Episodes(env)
@@ -157,6 +156,12 @@ class GymView(gymnasium.Env[Any, Any]):
             self._window.close()
             self._window = None
         self.batch.close()
+
+
+def check_render_mode(mode: str | None, allowed: tuple[str, ...]) -> None:
+    """Raise ValueError unless the mode is None or one of the allowed ones."""
+    if mode is not None and mode not in allowed:
+        raise ValueError(f"render_mode: got {mode!r}, allowed {', '.join(allowed)} or None")
 
 
 def _one_row(action: Any) -> Tree:

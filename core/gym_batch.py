@@ -1,0 +1,140 @@
+"""Any `gymnasium.Env` (Python, MuJoCo, hardware) as a BatchEnv: a loop, with the same contract."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from .batch import BatchEnv, Mask, Options, Step
+from .spaces import Array, Tree, allocate, put, take
+from .streams import Streams
+
+
+class GymBatch(BatchEnv):
+    """Copies of a plain Gymnasium environment, one a row.
+
+    Each episode resets its copy with a 32-bit seed drawn from the row's stream, so an episode
+    depends on its number alone, if the environment honours its seed. Time limits of the
+    environment's own wrappers arrive as truncations; `horizon` adds another.
+
+    Args:
+        rows: number of copies.
+        make: builds one copy; or a Gymnasium id.
+        horizon: truncate after so many steps; None leaves it to the environment.
+        metrics: names of entries of `info` (numbers) to report at the end of an episode.
+        kwargs: passed on to `make`.
+
+    Raises:
+        TypeError: a copy is not a gymnasium.Env, or has spaces without a fixed shape.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        make: Callable[..., gymnasium.Env[Any, Any]] | str,
+        *,
+        horizon: int | None = None,
+        metrics: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(rows, horizon=horizon)
+        build = make if callable(make) else _from_id(make)
+        self.copies = [build(**kwargs) for _ in range(rows)]
+        for one in self.copies:
+            if not isinstance(one, gymnasium.Env):
+                raise TypeError(f"make: built {type(one).__name__}, expected a gymnasium.Env")
+        if len({id(one) for one in self.copies}) < rows:
+            raise TypeError("make: returned the same object twice; each row needs its own copy")
+        self.observation_space = self.copies[0].observation_space
+        self.action_space = self.copies[0].action_space
+        self._seen = allocate(self.observation_space, (rows,))
+        self._metrics = {name: np.full(rows, np.nan) for name in metrics}
+        self._name = _name_of(self.copies[0])
+        if hasattr(self.copies[0].unwrapped, "action_masks"):
+            self.action_masks = self._action_masks
+        if hasattr(self.copies[0].unwrapped, "compute_reward"):
+            self.compute_reward = self._compute_reward
+
+    def stream_name(self) -> str:
+        """The id of the environment without version, or its class name."""
+        return self._name
+
+    def begin(self, rows: Mask, streams: Streams, options: Options | None) -> None:
+        """Reset the copies of the given rows."""
+        for row in np.flatnonzero(rows):
+            chosen: Mapping[str, Any] | None = options[row] if options is not None else None
+            passed = {k: v for k, v in (chosen or {}).items() if k != "episode"}
+            observation, _ = self.copies[row].reset(
+                seed=streams.seed32(row), options=passed or None
+            )
+            self._see(row, observation)
+        for values in self._metrics.values():
+            values[rows] = np.nan
+
+    def advance(self, actions: Tree, live: Mask, streams: Streams, step: Step) -> None:
+        """Step the copies of the live rows."""
+        for row in np.flatnonzero(live):
+            # a copy: the environment may write into its action
+            observation, reward, terminated, truncated, info = self.copies[row].step(
+                copy.deepcopy(take(actions, row))
+            )
+            self._see(row, observation)
+            step.reward[row] = reward
+            step.terminated[row] = terminated
+            step.truncated[row] = truncated
+            for name, values in self._metrics.items():
+                if name in info:
+                    values[row] = info[name]
+
+    def _see(self, row: int, observation: Any) -> None:
+        try:
+            put(self._seen, row, observation)
+        except (KeyError, IndexError, TypeError, ValueError) as mismatch:
+            raise ValueError(
+                f"observation: row {row}: {self._name} returned something that does not fit "
+                f"{self.observation_space}: {mismatch}"
+            ) from mismatch
+
+    def observe(self, rows: Mask | None, streams: Streams, out: Tree) -> None:
+        """What the copies returned last."""
+        chosen = slice(None) if rows is None else rows
+        put(out, chosen, take(self._seen, chosen))
+
+    def metrics(self) -> dict[str, Array]:
+        """The chosen entries of `info`; NaN where the environment gave none."""
+        return {name: values.copy() for name, values in self._metrics.items()}
+
+    def render(self, row: int) -> Array:
+        """The picture that the copy of this row draws; needs `render_mode="rgb_array"` in kwargs."""
+        picture = self.copies[row].render()
+        if not isinstance(picture, np.ndarray):
+            raise NotImplementedError(
+                f'{self._name} returned no picture; pass render_mode="rgb_array"'
+            )
+        return picture
+
+    def _action_masks(self, out: Array) -> None:
+        for row, one in enumerate(self.copies):
+            out[row] = one.unwrapped.action_masks()  # type: ignore[attr-defined]
+
+    def _compute_reward(self, achieved: Array, desired: Array) -> Array:
+        return self.copies[0].unwrapped.compute_reward(achieved, desired, {})  # type: ignore[attr-defined, no-any-return]
+
+    def close(self) -> None:
+        """Close all copies."""
+        for one in self.copies:
+            one.close()
+
+
+def _from_id(name: str) -> Callable[..., gymnasium.Env[Any, Any]]:
+    return lambda **kwargs: gymnasium.make(name, **kwargs)
+
+
+def _name_of(one: gymnasium.Env[Any, Any]) -> str:
+    if one.spec is not None:
+        return one.spec.id.rsplit("-v", 1)[0]
+    return type(one.unwrapped).__name__

@@ -1,0 +1,213 @@
+"""A BatchEnv as a native `gymnasium.vector.VectorEnv`, in each of the three autoreset modes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.error import ResetNeeded
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+from ..batch import BatchEnv, Episodes, Mask
+from ..spaces import Array, Tree, take
+from .gym import check_render_mode
+
+
+class LegalActions(spaces.MultiDiscrete):
+    """The batched action space of a masked environment: `sample()` draws legal actions.
+
+    Args:
+        space: Discrete or MultiDiscrete space of one row.
+        view: the vector view whose current masks count.
+    """
+
+    def __init__(self, space: Any, view: VectorView) -> None:
+        batched: Any = batch_space(space, view.num_envs)
+        super().__init__(batched.nvec, dtype=batched.dtype.type, start=batched.start)
+        self._one, self._view = space, view
+
+    def sample(self, mask: Any = None, probability: Any = None) -> Array:
+        """One legal action a row; an explicit mask or probability is passed on."""
+        if mask is not None or probability is not None:
+            return super().sample(mask=mask, probability=probability)
+        masks = self._view.episodes.masks()
+        widths = [self._one.n] if isinstance(self._one, spaces.Discrete) else self._one.nvec
+        scores = self.np_random.random(masks.shape)
+        scores[~masks] = -1.0
+        parts = np.split(scores, np.cumsum(widths)[:-1], axis=1)
+        chosen = np.stack([part.argmax(axis=1) for part in parts], axis=1)
+        return (chosen.reshape(self.shape) + self.start).astype(self.dtype)  # type: ignore[no-any-return]
+
+
+class VectorView(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """All rows of a BatchEnv behind Gymnasium's vector interface.
+
+    `reset(seed=s)` lets row r play episodes r, r + B, r + 2B, ... of s; a list of seeds lets each
+    row play episodes 0, 1, 2, ... of its own. Every array that leaves is fresh.
+
+    `infos` carries `dt` in each step; `seed` and `episode_id` where an episode begins or ends;
+    the environment's metrics where one ends. In SAME_STEP those of the ended episode are in
+    `final_info`, with the last observation in `final_obs`.
+
+    Args:
+        env: an environment without agents.
+        autoreset_mode: NEXT_STEP (default), SAME_STEP or DISABLED, or its name.
+        render_mode: None or "rgb_array".
+    """
+
+    def __init__(
+        self,
+        env: BatchEnv,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        render_mode: str | None = None,
+    ) -> None:
+        if env.agents:
+            raise ValueError(f'env: got agents {env.agents}; use view="parallel", "aec" or "sb3"')
+        check_render_mode(render_mode, ("rgb_array",))
+        self.autoreset_mode = _mode(autoreset_mode)
+        self.metadata = {
+            "autoreset_mode": self.autoreset_mode,
+            "render_modes": ["rgb_array"],
+            "render_fps": env.render_fps,
+        }
+        self.render_mode = render_mode
+        self.batch = env
+        self.num_envs = env.rows
+        self.single_observation_space = env.observation_space
+        self.single_action_space = env.action_space
+        self.observation_space = batch_space(env.observation_space, env.rows)
+        self.episodes = Episodes(env)
+        if hasattr(env, "action_masks"):
+            self.action_masks = self.episodes.masks
+            self.action_space = LegalActions(env.action_space, self)
+        else:
+            self.action_space = batch_space(env.action_space, env.rows)
+        # Gymnasium gives a batch of a nested action space as nested arrays: what we check
+        self._waiting = 0  # rows that ended and have not begun again
+
+    def reset(
+        self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Tree, dict[str, Any]]:
+        """Begin episodes: in all rows, or in the rows of `options["reset_mask"]`."""
+        episodes = self.episodes
+        rows = self.batch.everyone
+        if options is not None:
+            options = dict(options)
+            if "reset_mask" in options:
+                rows = _reset_mask(options.pop("reset_mask"), self.num_envs)
+        if not episodes.seeded and not rows.all():
+            raise ResetNeeded("reset: the first reset must begin all rows")
+        episodes.seed(seed)
+        episodes.begin(rows, [options] * self.num_envs if options else None)
+        self._waiting = int(np.count_nonzero(episodes.ended))
+        return episodes.observe(), self._ids(rows.copy())
+
+    def step(self, actions: Any) -> tuple[Tree, Array, Array, Array, dict[str, Any]]:
+        """Advance all rows; what happens to ended rows depends on the autoreset mode.
+
+        Raises:
+            ResetNeeded: before the first reset, or an ended row is stepped in DISABLED mode.
+            TypeError, ValueError: illegal actions; nothing has changed then.
+        """
+        episodes = self.episodes
+        if not self._waiting:
+            if not episodes.seeded:
+                raise ResetNeeded("step: no episode has begun; call reset() first")
+            step, ended = episodes.advance(actions)
+            infos: dict[str, Any] = {"dt": step.duration, "_dt": self.batch.everyone.copy()}
+            begun = None
+        else:
+            if self.autoreset_mode is not AutoresetMode.NEXT_STEP or not episodes.seeded:
+                rows = np.flatnonzero(episodes.ended).tolist()
+                raise ResetNeeded(
+                    f"step: rows {rows} are over; begin them with "
+                    'reset(options={"reset_mask": ...}) first'
+                )
+            begun = episodes.ended.copy()
+            live = ~begun
+            step, ended = episodes.advance(actions, live)
+            episodes.begin(begun)
+            step.duration[begun] = 0.0
+            infos = {"dt": step.duration, "_dt": live}
+        observation = episodes.observe()
+        self._waiting = ended
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            if ended:
+                self._begin_again(observation, infos)
+                self._waiting = 0
+        elif begun is not None:
+            over = episodes.ended
+            infos.update(self._ids(begun | over))
+            if ended:
+                infos.update(self._metrics(over.copy()))
+        elif ended:
+            over = episodes.ended.copy()
+            infos.update(self._ids(over))
+            infos.update(self._metrics(over))
+        return observation, step.reward, step.terminated, step.truncated, infos
+
+    def _begin_again(self, observation: Tree, infos: dict[str, Any]) -> None:
+        episodes = self.episodes
+        over = episodes.ended.copy()
+        final = np.full(self.num_envs, None, dtype=object)
+        for row in np.flatnonzero(over):
+            final[row] = take(take(observation, np.array([row])), 0)
+        infos["final_obs"], infos["_final_obs"] = final, over
+        infos["final_info"] = {"dt": infos["dt"].copy(), "_dt": over.copy()}
+        infos["final_info"].update(self._ids(over), **self._metrics(over))
+        infos["_final_info"] = over.copy()
+        episodes.begin(over)
+        episodes.observe_into(over, observation)
+        infos.update(self._ids(over))
+
+    def _ids(self, rows: Mask) -> dict[str, Any]:
+        streams = self.episodes.streams
+        return {
+            "seed": streams.seed.copy(),
+            "_seed": rows,
+            "episode_id": streams.episode.copy(),
+            "_episode_id": rows.copy(),
+        }
+
+    def _metrics(self, rows: Mask) -> dict[str, Any]:
+        infos = {}
+        for name, values in self.batch.metrics().items():
+            infos[name], infos[f"_{name}"] = np.where(rows, values, values.dtype.type(0)), rows.copy()
+        return infos
+
+    def render(self) -> tuple[Array, ...] | None:
+        """One picture a row for "rgb_array"; None without a render mode."""
+        if self.render_mode is None:
+            return None
+        if not self.episodes.seeded:
+            raise ResetNeeded("render: no episode has begun; call reset() first")
+        return tuple(self.batch.render(row) for row in range(self.num_envs))
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the environment."""
+        self.batch.close()
+
+
+def _mode(mode: AutoresetMode | str) -> AutoresetMode:
+    if isinstance(mode, AutoresetMode):
+        return mode
+    names = {m.name: m for m in AutoresetMode} | {m.value: m for m in AutoresetMode}
+    if mode not in names:
+        allowed = ", ".join(m.name for m in AutoresetMode)
+        raise ValueError(f"autoreset_mode: got {mode!r}, allowed {allowed}")
+    return names[mode]
+
+
+def _reset_mask(mask: Any, rows: int) -> Mask:
+    if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (rows,):
+        raise ValueError(
+            f"options['reset_mask']: got {mask!r}, allowed a boolean array of shape ({rows},)"
+        )
+    if not mask.any():
+        raise ValueError("options['reset_mask']: names no row; at least one must be True")
+    return np.ascontiguousarray(mask)
+
+
