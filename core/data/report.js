@@ -1,0 +1,131 @@
+"use strict";
+// Replaces the still pictures of the page by live plots and players; makes no request.
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const calm = matchMedia("(pointer: coarse)");
+
+/** The page's colours as a Plotly template, so that plots follow dark and light. */
+function template() {
+  const style = getComputedStyle(document.documentElement);
+  const colour = (name) => style.getPropertyValue(name).trim();
+  const axis = {
+    gridcolor: colour("--line"),
+    linecolor: colour("--muted"),
+    zerolinecolor: colour("--line"),
+    tickcolor: colour("--muted"),
+    tickfont: { color: colour("--muted") },
+    title: { standoff: 10 },
+    automargin: true,
+  };
+  return {
+    layout: {
+      font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: colour("--ink") },
+      paper_bgcolor: colour("--paper"),
+      plot_bgcolor: colour("--paper"),
+      colorway: ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F7F7F"],
+      margin: { l: 24, r: 16, t: 36, b: 24 },
+      legend: { orientation: "h", x: 0, y: 1.02, xanchor: "left", yanchor: "bottom" },
+      annotationdefaults: { font: { color: colour("--muted") }, showarrow: false },
+      hoverlabel: { font: { family: getComputedStyle(document.body).fontFamily } },
+      modebar: {
+        bgcolor: "rgba(0,0,0,0)",
+        color: colour("--muted"),
+        activecolor: colour("--accent"),
+      },
+      xaxis: axis,
+      yaxis: axis,
+      scene: { xaxis: axis, yaxis: axis, zaxis: axis },
+    },
+  };
+}
+
+function content(figure) {
+  return JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
+}
+
+async function plot(figure) {
+  const { data, layout } = content(figure);
+  const target = figure.querySelector(".canvas");
+  const options = {
+    responsive: true,
+    displaylogo: false,
+    modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
+  };
+  if (calm.matches && layout.dragmode === undefined) layout.dragmode = false; // a finger scrolls
+  const draw = () =>
+    Plotly.react(target, data, { ...layout, autosize: true, template: template() }, options);
+  target.hidden = false;
+  try {
+    await draw();
+  } catch (error) {
+    target.hidden = true;
+    throw error;
+  }
+  figure.classList.add("drawn");
+  dark.addEventListener("change", draw);
+}
+
+async function player(figure) {
+  const { pictures, order, fps } = content(figure);
+  const canvas = figure.querySelector("canvas");
+  const button = figure.querySelector("button");
+  const slider = figure.querySelector("input");
+  const output = figure.querySelector("output");
+  const images = await Promise.all(
+    pictures.map(async (uri) => {
+      const image = new Image();
+      await new Promise((resolve, reject) => {
+        image.onload = resolve;
+        image.onerror = () => reject(new Error("a frame cannot be read"));
+        image.src = uri;
+      });
+      return image;
+    }),
+  );
+  const last = order.length - 1;
+  let frame = 0;
+  let started = null; // the time at which frame 0 would have been shown; null while paused
+
+  function show(number) {
+    frame = number;
+    canvas.getContext("2d").drawImage(images[order[frame]], 0, 0);
+    slider.value = frame;
+    output.textContent = `${frame + 1} / ${order.length}`;
+  }
+  function pause() {
+    started = null;
+    button.textContent = "Play";
+  }
+  function tick(now) {
+    if (started === null) return;
+    const due = Math.min(last, Math.floor(((now - started) * fps) / 1000));
+    if (due > frame) show(due);
+    if (frame === last) pause();
+    else requestAnimationFrame(tick);
+  }
+  function play() {
+    if (frame === last) show(0);
+    started = performance.now() - (frame * 1000) / fps;
+    button.textContent = "Pause";
+    requestAnimationFrame(tick);
+  }
+  button.addEventListener("click", () => (started === null ? play() : pause()));
+  slider.addEventListener("input", () => {
+    pause();
+    show(Number(slider.value));
+  });
+  show(0);
+  figure.querySelector(".stage").hidden = false;
+  figure.classList.add("drawn");
+}
+
+const drawings = [
+  ...[...document.querySelectorAll("figure.plot")].map(plot),
+  ...[...document.querySelectorAll("figure.player")].map(player),
+];
+Promise.allSettled(drawings).then((results) => {
+  document.documentElement.classList.remove("scripted");
+  for (const { reason } of results.filter((result) => result.status === "rejected")) {
+    console.error(reason); // its still picture stays
+  }
+});
