@@ -5,7 +5,6 @@ reports them. mkdocstrings reads source files by package name, so the folders of
 are first copied to where their import names put them.
 """
 
-import importlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,8 @@ from typing import Any
 from gymnasium import spaces
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+
+from palestra.registry import Entry, catalogue, kebab, resolve
 
 ROOT = Path(__file__).parents[1]
 TREE = ROOT / "build" / "docs"
@@ -27,41 +28,34 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         target = TREE / "palestra" / ("" if folder == "core" else folder)
         shutil.copytree(ROOT / folder, target, ignore=shutil.ignore_patterns("__pycache__"))
     section = next(entry[SECTION] for entry in config.nav or [] if SECTION in entry)
-    section += [{name: page_of(name)} for name, _ in catalogue()]
+    section += [{entry.name: page_of(entry)} for entry in catalogue().values()]
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages."""
-    for name, target in catalogue():
-        files.append(File.generated(config, page_of(name), content=environment_page(name, target)))
+    for entry in catalogue().values():
+        files.append(File.generated(config, page_of(entry), content=environment_page(entry)))
     return files
 
 
-def catalogue() -> Iterator[tuple[str, str]]:
-    """(name, `module:class`) of every environment that ships."""
-    envs = importlib.import_module("palestra.envs")
-    for name, entry in sorted(getattr(envs, "CATALOGUE", {}).items()):
-        yield name, entry if isinstance(entry, str) else entry.target
-
-
-def page_of(name: str) -> str:
+def page_of(entry: Entry) -> str:
     """Path of an environment's page, from `docs/`."""
-    return f"environments/{name.lower()}.md"
+    return f"environments/{kebab(entry.name)}.md"
 
 
-def environment_page(name: str, target: str) -> str:
+def environment_page(entry: Entry) -> str:
     """Markdown of one environment's page."""
-    module, _, attribute = target.partition(":")
-    env = getattr(importlib.import_module(module), attribute)(rows=1)
-    lines = [f"# {name}", "", f"`palestra/{name}-v0` · `{module}.{attribute}`", ""]
+    env = resolve(entry).make(rows=1)
+    path = entry.entry_point.replace(":", ".")
+    lines = [f"# {entry.name}", "", f"`{entry.id}`: {entry.summary}.", ""]
     lines += ["| | space | shape | dtype | range |", "|---|---|---|---|---|"]
     for role in ("observation", "action"):
         for part, space in leaves(getattr(env, f"{role}_space"), role):
             lines.append(f"| {part} | " + " | ".join(describe(space)) + " |")
     if env.agents:
         lines += ["", "Spaces of one agent; the agents are " + ", ".join(env.agents) + "."]
-    lines += ["", f"::: {module}.{attribute}", "    options:", "      show_root_heading: false"]
+    lines += ["", f"::: {path}", "    options:", "      show_root_heading: false"]
     lines += ["      show_root_toc_entry: false", "      show_bases: false", "      members: false"]
     return "\n".join(lines) + "\n"
 
