@@ -1,8 +1,7 @@
 """Numbers a person could dispute: a value with its interval, and a claim with its bound.
 
-A `Quantity` is printed with no more digits than its interval supports. A `Claim` says which bound
-a number is held against; whether it holds is computed from the two, so it cannot disagree with
-them.
+A `Quantity` is printed with no more digits than its interval supports. A `Claim` says which bound a
+number is held against; whether it holds is computed from the two, so it cannot disagree with them.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Literal
 
 Direction = Literal["<=", ">="]
@@ -18,6 +18,7 @@ Interval = tuple[float, float]
 CLAIMS_SCHEMA = "palestra/claims/1"
 
 _SIGNS = {"<=": "≤", ">=": "≥"}
+NO_BREAK_SPACE = "\u00a0"
 _THIN_SPACE = "\u202f"
 
 
@@ -48,7 +49,7 @@ class Quantity:
     def text(self) -> str:
         """The value and its unit, such as `1.183 s`."""
         number = format_number(self.value, self._decimals())
-        return f"{number}\u00a0{self.unit}" if self.unit else number
+        return f"{number}{NO_BREAK_SPACE}{self.unit}" if self.unit else number
 
     def interval_text(self) -> str:
         """The interval, such as `[1.176, 1.190]`; empty where there is none."""
@@ -56,16 +57,22 @@ class Quantity:
             return ""
         decimals = self._decimals()
         low, high = (format_number(end, decimals) for end in self.interval)
-        return f"[{low},\u00a0{high}]"
+        return f"[{low},{NO_BREAK_SPACE}{high}]"
 
     def _decimals(self) -> int | None:
-        """Decimals at which the half-width of the interval has two significant digits."""
+        """Decimals by the rule of the Particle Data Group, on the half-width of the interval.
+
+        Two of its digits are printed if they are 10 to 35, one if they are more (Review of
+        Particle Physics, Introduction, section 5.3).
+        """
         if self.interval is None:
             return None
         half_width = (self.interval[1] - self.interval[0]) / 2
         if not 0 < half_width < math.inf or not math.isfinite(self.value):
             return None
-        decimals = 1 - math.floor(math.log10(half_width))
+        magnitude = math.floor(math.log10(half_width))
+        leading = half_width / 10.0**magnitude
+        decimals = (1 if leading < 3.55 or leading >= 9.5 else 0) - magnitude
         return decimals if -6 < decimals < 10 and abs(self.value) < 1e12 else None
 
 
@@ -74,8 +81,8 @@ def format_number(value: float, decimals: int | None = None) -> str:
 
     Args:
         value: any float or int.
-        decimals: how many to print (negative: rounded to tens, hundreds, ...); None prints four
-            significant digits, and every digit of an integer.
+        decimals: how many to print (negative: rounded to tens, hundreds, ...); None prints at
+            most four significant digits, and every digit of an integer.
 
     Returns:
         Digits in groups of three from 10 000 upwards, a true minus sign, powers of ten only
@@ -95,13 +102,19 @@ def format_number(value: float, decimals: int | None = None) -> str:
         text = f"{int(value):,d}"
     elif 1e-4 <= abs(value) < 1e9:
         magnitude = math.floor(math.log10(abs(value)))
-        text = f"{value:,.{max(3 - magnitude, 0)}f}"
+        text = f"{value:,.{min(max(3 - magnitude, 0), written_decimals(value))}f}"
     else:
         mantissa, exponent = f"{value:.3e}".split("e")
         text = f"{mantissa}e{int(exponent)}"
     if len(text.partition(".")[0].lstrip("-")) <= 5:  # "9,999": four digits need no grouping
         text = text.replace(",", "")
     return text.replace(",", _THIN_SPACE).replace("-", "−")
+
+
+def written_decimals(value: float) -> int:
+    """Decimals of the shortest decimal number that is read back as this float; 0 for integers."""
+    exponent = Decimal(repr(float(value))).normalize().as_tuple().exponent
+    return max(-exponent, 0) if isinstance(exponent, int) else 0
 
 
 @dataclass(frozen=True)
@@ -154,7 +167,9 @@ class Claim:
 
     def bound_text(self) -> str:
         """The bound as printed, such as `≤ 1.35 s`."""
-        return f"{_SIGNS[self.direction]}\u00a0{Quantity(self.bound, unit=self.unit).text()}"
+        number = format_number(self.bound, written_decimals(self.bound))
+        unit = f"{NO_BREAK_SPACE}{self.unit}" if self.unit else ""
+        return f"{_SIGNS[self.direction]}{NO_BREAK_SPACE}{number}{unit}"
 
 
 def all_hold(claims: Sequence[Claim]) -> bool:
@@ -175,9 +190,7 @@ def claims_json(claims: Sequence[Claim]) -> dict[str, Any]:
     names = [claim.name for claim in claims]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(
-                f"name = {name!r}: must be unique"
-            )
+            raise ValueError(f"name = {name!r}: must be unique")
     return {
         "schema": CLAIMS_SCHEMA,
         "holds": all_hold(claims),

@@ -133,10 +133,10 @@ def distributions(
         colour = PALETTE[number % len(PALETTE)]
         if len(values) >= 20 and np.ptp(values) > 0:
             grid, density = _density(values)
-            outline = 0.36 * density / density.max()
+            outline = 0.3 * density / density.max()
             figure.add_scatter(
                 x=np.concatenate([grid, grid[::-1]]),
-                y=row + 0.06 + np.concatenate([outline, np.zeros_like(outline)]),
+                y=row + 0.05 + np.concatenate([outline, np.zeros_like(outline)]),
                 mode="lines",
                 line={"color": colour, "width": 1},
                 fill="toself",
@@ -147,7 +147,7 @@ def distributions(
         shown = _even_selection(values)
         figure.add_scatter(
             x=shown,
-            y=row - 0.18 + 0.24 * (_golden_fractions(len(shown)) - 0.5),
+            y=row - 0.17 + 0.2 * (_golden_fractions(len(shown)) - 0.5),
             mode="markers",
             marker={
                 "color": colour,
@@ -249,7 +249,7 @@ def paired_differences(
         shown = _even_selection(values)
         figure.add_scatter(
             x=shown,
-            y=row - 0.14 + 0.36 * (_golden_fractions(len(shown)) - 0.5),
+            y=row - 0.13 + 0.28 * (_golden_fractions(len(shown)) - 0.5),
             mode="markers",
             marker={
                 "color": colour,
@@ -265,7 +265,7 @@ def paired_differences(
             low, high = mean.interval or (mean.value, mean.value)
             figure.add_scatter(
                 x=[mean.value],
-                y=[row + 0.2],
+                y=[row + 0.16],
                 mode="markers",
                 marker={"color": colour, "size": 11, "symbol": MARKERS[number % len(MARKERS)]},
                 error_x={
@@ -385,7 +385,7 @@ def _transparent(colour: str, opacity: float) -> str:
 
 def _counted(name: str, values: NDArray[np.float64]) -> str:
     shown = len(_even_selection(values))
-    return f"{name} (n = {len(values)}" + (f", {shown} drawn)" if shown < len(values) else ")")
+    return f"{name}, n = {len(values)}" + (f" ({shown} drawn)" if shown < len(values) else "")
 
 
 def _curve(
@@ -457,15 +457,26 @@ def _density(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[
 
 
 def _name_rows(figure: Figure, names: Sequence[str]) -> None:
+    """One row a name, the first on top; the name stands above its row, also on narrow screens."""
     count = len(names)
-    figure.update_layout(height=110 + 90 * count)
+    figure.update_layout(height=90 + 110 * count)
     figure.update_yaxes(
         tickvals=list(range(count)),
-        ticktext=[_label(name) for name in reversed(names)],
-        range=[-0.6, count - 0.4],
+        ticktext=[""] * count,
+        range=[-0.45, count - 0.3],
         showgrid=False,
         zeroline=False,
     )
+    for number, name in enumerate(names):
+        figure.add_annotation(
+            text=f"<b>{_label(name)}</b>",
+            x=0,
+            xref="x domain",
+            xanchor="left",
+            y=count - 1 - number + 0.42,
+            yanchor="bottom",
+            showarrow=False,
+        )
 
 
 def _reference_lines(figure: Figure, references: Mapping[str, float], *, horizontal: bool) -> None:
@@ -473,11 +484,17 @@ def _reference_lines(figure: Figure, references: Mapping[str, float], *, horizon
         line = {"color": _GREY, "width": 1.5, "dash": ("dash", "dot", "dashdot")[number % 3]}
         note = {"text": _label(name), "font": {"size": 12}}
         if horizontal:
-            figure.add_hline(
-                y=value, line=line, annotation=note, annotation_position="bottom right"
-            )
+            figure.add_hline(y=value, line=line, annotation=note, annotation_position="top left")
         else:
-            figure.add_vline(x=value, line=line, annotation=note, annotation_position="top")
+            figure.add_vline(
+                x=value, line=line, annotation=note, annotation_position="bottom right"
+            )
+    if horizontal and references:  # room for the name above the highest line
+        heights = [np.asarray(trace.y, dtype=np.float64) for trace in figure.data]
+        every = np.concatenate([*heights, list(references.values())])
+        low, high = np.nanmin(every), np.nanmax(every)
+        margin = 0.08 * ((high - low) or abs(high) or 1.0)
+        figure.update_yaxes(range=[low - margin, high + margin])
 
 
 def _draw_scatter(

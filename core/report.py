@@ -24,7 +24,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .claims import Claim, Quantity, all_hold, format_number
+from .claims import (
+    NO_BREAK_SPACE,
+    Claim,
+    Quantity,
+    all_hold,
+    format_number,
+    written_decimals,
+)
 from .figures import require_report_extra, static_picture
 
 if TYPE_CHECKING:
@@ -277,12 +284,14 @@ class Report:
         self._tables += 1
         name = f"table-{self._tables}"
         head = "".join(
-            f"<th scope=col{' class=n' if right else ''}>{_escape(column)}</th>"
+            f"<th scope=col{' class=n' if right else ''}>"
+            f"{_escape(column.replace(' / ', NO_BREAK_SPACE + '/' + NO_BREAK_SPACE))}</th>"
             for column, right in zip(columns, numeric, strict=True)
         )
         self._parts.append(
             f'<div class=scroll role=region tabindex=0 aria-labelledby="{name}"><table>'
-            f'<caption id="{name}"><b>Table {self._tables}.</b> {_escape(caption)}</caption>'
+            f'<caption id="{name}"><span><b>Table {self._tables}.</b> {_escape(caption)}</span>'
+            "</caption>"
             f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
             + (f"<p class=note>{_escape(note)}</p>" if note else "")
         )
@@ -339,9 +348,10 @@ def _column_decimals(cells: Sequence[Cell]) -> int | None:
     sizes = [size for size in floats if math.isfinite(size) and size > 0]
     if not sizes or max(sizes) > 1000 * min(sizes) or not 1e-4 <= max(sizes) < 1e9:
         return None
-    if all(size == round(size) for size in sizes):
-        return 0
-    return max(3 - math.floor(math.log10(max(sizes))), 0)
+    return min(
+        max(3 - math.floor(math.log10(max(sizes))), 0),
+        max(written_decimals(size) for size in sizes),
+    )
 
 
 def _fact(value: Any) -> str:

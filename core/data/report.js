@@ -2,7 +2,7 @@
 // Replaces the still pictures of the page by live plots and players; makes no request.
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const calm = matchMedia("(pointer: coarse)");
+const touch = matchMedia("(hover: none)");
 
 /** The page's colours as a Plotly template, so that plots follow dark and light. */
 function template() {
@@ -23,9 +23,14 @@ function template() {
       paper_bgcolor: colour("--paper"),
       plot_bgcolor: colour("--paper"),
       colorway: ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F7F7F"],
-      margin: { l: 24, r: 16, t: 36, b: 24 },
+      margin: { l: 16, r: 16, t: 32, b: 16 },
       legend: { orientation: "h", x: 0, y: 1.02, xanchor: "left", yanchor: "bottom" },
-      annotationdefaults: { font: { color: colour("--muted") }, showarrow: false },
+      annotationdefaults: {
+        font: { color: colour("--muted") },
+        bgcolor: colour("--paper"),
+        borderpad: 1,
+        showarrow: false,
+      },
       hoverlabel: { font: { family: getComputedStyle(document.body).fontFamily } },
       modebar: {
         bgcolor: "rgba(0,0,0,0)",
@@ -49,9 +54,12 @@ async function plot(figure) {
   const options = {
     responsive: true,
     displaylogo: false,
+    displayModeBar: touch.matches ? false : "hover",
+    showSendToCloud: false,
+    plotlyServerURL: "",
     modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
   };
-  if (calm.matches && layout.dragmode === undefined) layout.dragmode = false; // a finger scrolls
+  if (touch.matches && layout.dragmode === undefined) layout.dragmode = false; // a finger scrolls
   const draw = () =>
     Plotly.react(target, data, { ...layout, autosize: true, template: template() }, options);
   target.hidden = false;
