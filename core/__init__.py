@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .batch import Step as Step
     from .gym_batch import GymBatch as GymBatch
     from .kernels import kernel as kernel
-    from .policy import load_policy as load_policy
+    from .policy_loading import load_policy as load_policy
     from .rollout import compare as compare
     from .rollout import evaluate as evaluate
     from .streams import Streams as Streams
@@ -33,7 +33,7 @@ _HOMES = {
     "compare": "rollout",
     "evaluate": "rollout",
     "kernel": "kernels",
-    "load_policy": "policy",
+    "load_policy": "policy_loading",
     "make": "views",
     "train": "train",
 }

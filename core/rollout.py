@@ -1,0 +1,545 @@
+"""The shared rollout runner: every policy is evaluated on the same episodes, in blocks.
+
+Episodes 0 to N - 1 of a seed are cut into blocks. Inside a block each row has a list of episodes
+of its own (row, row + width, ...) and takes the next when one ends, so short episodes are not
+preferred and few rows idle. The policy is always called on all rows, finished ones included:
+a network gives other bits at other batch sizes, so the width is part of the result. The width,
+the block size and the path taken stand in `run.json`; no clock enters the table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .batch import BatchEnv, Episodes
+from .policy import begin as begin_policy
+from .policy import takes_masks
+from .policy_loading import load_policy
+from .progress import progress_bar
+from .registry import Target, resolve
+from .spaces import Array, Tree, leaves
+from .streams import check_seed, fresh_seed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .fast_policy import FastPathReport
+    from .stats import Interval, PairedDifference
+
+DEFAULT_WIDTH = 64
+BLOCK_ROUNDS = 16  # episodes a row plays in a block, unless they are slow
+BLOCK_SECONDS = 1.0
+UNBOUNDED_STEPS = 100_000  # where an environment has no horizon, the runner's own limit
+TABLE_COLUMNS = (
+    "episode", "return", "length", "duration", "terminated", "truncated", "truncated_by_runner",
+)  # fmt: skip
+
+
+class NotFinite(FloatingPointError):
+    """An environment or policy produced NaN or infinity; the message says where."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a policy did in N episodes.
+
+    Attributes:
+        environment: name of the environment.
+        policy: name of the policy.
+        seed: the seed whose episodes 0 to N - 1 were played.
+        table: one row an episode: `episode`, `return` (sum of rewards; with agents, of all, and
+            `return/<agent>` beside it), `length` (steps), `duration` (sum of `dt`), `terminated`,
+            `truncated`, `truncated_by_runner`, and the environment's metrics.
+        path: "predict", or "fast" where the weights of a network were read and run directly.
+        reason: why this path was taken.
+    """
+
+    environment: str
+    policy: str
+    seed: int
+    table: pa.Table
+    path: str = "predict"
+    reason: str = ""
+
+    @property
+    def episodes(self) -> int:
+        """Number of episodes."""
+        return int(self.table.num_rows)
+
+    def column(self, name: str) -> Array:
+        """One column as an array, in the order of the episodes.
+
+        Raises:
+            KeyError: no such column; the message lists those there are.
+        """
+        if name not in self.table.column_names:
+            raise KeyError(f"no column {name!r}; there are {', '.join(self.table.column_names)}")
+        return self.table.column(name).to_numpy()  # type: ignore[no-any-return]
+
+    def mean(self, name: str = "return", level: float = 0.95) -> Interval:
+        """Mean of a column over episodes, with its interval."""
+        from .stats import episodes_mean
+
+        return episodes_mean(self.column(name), level=level)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Policies on the same episodes.
+
+    Attributes:
+        evaluations: one a policy, by name.
+        reference: the policy that the others are compared with.
+    """
+
+    evaluations: Mapping[str, Evaluation]
+    reference: str
+
+    def difference(self, name: str, column: str = "return") -> PairedDifference:
+        """Paired difference of a policy to the reference, episode by episode."""
+        from .stats import paired_difference
+
+        one, other = self.evaluations[name], self.evaluations[self.reference]
+        return paired_difference(
+            one.column(column),
+            other.column(column),
+            ids_a=one.column("episode"),
+            ids_b=other.column("episode"),
+        )
+
+
+def evaluate(
+    policy: Any,
+    target: Any,
+    *,
+    episodes: int = 1000,
+    seed: int | None = None,
+    width: int = DEFAULT_WIDTH,
+    block: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    deterministic: bool = True,
+    max_steps: int | None = None,
+    fast: bool = True,
+    run: str | Path | None = None,
+    name: str | None = None,
+    progress: bool = False,
+) -> Evaluation:
+    """Play episodes 0 to N - 1 of a seed with a policy.
+
+    Args:
+        policy: anything that `palestra.load_policy` takes.
+        target: anything that `palestra.make` takes.
+        episodes: how many, N.
+        seed: whose episodes; None draws one from the system (and stores it).
+        width: rows that advance together; part of the result for torch policies.
+        block: episodes a block; by default 16 a row, fewer where they are slow.
+        settings: keyword arguments of the environment.
+        deterministic: take the mode of the policy's distribution; with False, samples.
+        max_steps: cut longer episodes and flag them `truncated_by_runner`; by default 100 000
+            where the environment has no horizon of its own.
+        fast: read the weights of a small network and run them directly, after checking its
+            actions against `predict`.
+        run: folder for the result; a run that was interrupted resumes there.
+        name: of the policy, in tables.
+        progress: show a progress bar on stderr.
+
+    Returns:
+        The evaluation, with the table of episodes.
+
+    Raises:
+        NotFinite: an observation, action or reward is not finite.
+        RunMismatch: the folder holds another run.
+        ValueError: an argument out of range, or an action that the environment refuses.
+    """
+    for label, value in (("episodes", episodes), ("width", width)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise ValueError(f"{label}: got {value!r}, allowed an integer of at least 1")
+    if block is not None and block < 1:
+        raise ValueError(f"block: got {block}, allowed 1 or more")
+    if max_steps is not None and max_steps < 1:
+        raise ValueError(f"max_steps: got {max_steps}, allowed 1 or more")
+    where = resolve(target)
+    stored = _stored_config(run)
+    seed = check_seed(seed if seed is not None else stored.get("seed", fresh_seed()))
+    env = where.make(width, **dict(settings or {}))
+    try:
+        loaded = load_policy(policy, env)
+        chosen, report = _chosen_path(loaded, env, fast and deterministic)
+        player = _Player(where.name, env, chosen, seed, deterministic, max_steps)
+        with one_thread():
+            block = block or stored.get("block") or player.pick_block()
+            blocks = -(-episodes // block)
+            config = {
+                "kind": "evaluation",
+                "environment": where.reference or where.name,
+                "settings": dict(settings or {}),
+                "policy": name or _name(policy),
+                "policy_sha256": fingerprint(loaded),
+                "seed": seed,
+                "episodes": episodes,
+                "width": width,
+                "block": block,
+                "deterministic": deterministic,
+                "max_steps": player.max_steps,
+                "path": report.path,
+            }
+            spans = [(b, b * block, min(block, episodes - b * block)) for b in range(blocks)]
+            table = _play(player, spans, run, config, progress)
+    finally:
+        env.close()
+    return Evaluation(
+        where.name, name or _name(policy), seed, table, report.path, report.reason
+    )
+
+
+def compare(
+    policies: Mapping[str, Any] | Sequence[Any],
+    target: Any,
+    *,
+    reference: str | None = None,
+    run: str | Path | None = None,
+    seed: int | None = None,
+    **arguments: Any,
+) -> Comparison:
+    """Evaluate several policies on the same episodes.
+
+    Args:
+        policies: name -> policy, or a sequence of references that are their own names.
+        target: the environment.
+        reference: the policy to compare with; the first one by default.
+        run: folder; each policy's evaluation goes into a folder of its name below it.
+        seed: whose episodes; None draws one from the system.
+        arguments: passed on to `evaluate`.
+
+    Raises:
+        ValueError: no policy, or an unknown reference.
+    """
+    named = policies if isinstance(policies, Mapping) else {_name(p): p for p in policies}
+    if not named:
+        raise ValueError("policies: got none, expected at least one")
+    reference = reference or next(iter(named))
+    if reference not in named:
+        raise ValueError(f"reference: got {reference!r}, allowed {', '.join(named)}")
+    seed = fresh_seed() if seed is None else seed
+    done = {
+        name: evaluate(
+            policy,
+            target,
+            name=name,
+            seed=seed,
+            run=None if run is None else Path(run) / name,
+            **arguments,
+        )
+        for name, policy in named.items()
+    }
+    return Comparison(done, reference)
+
+
+def _play(
+    player: _Player,
+    spans: list[tuple[int, int, int]],
+    run: str | Path | None,
+    config: dict[str, Any],
+    progress: bool,
+) -> pa.Table:
+    import pyarrow as pa
+
+    total = sum(count for _, _, count in spans)
+    label = f"{player.name}: {config['policy']}"
+    if run is None:
+        with progress_bar(label, total, progress) as advance:
+            return pa.concat_tables(player.play(*span, advance) for span in spans)
+    from .store import RunFolder
+
+    folder = RunFolder.create_or_resume(run, config)
+    with folder.lock(), progress_bar(label, total, progress) as advance:
+        for span in spans:
+            if folder.has_block("episodes", span[0]):
+                advance(span[2])
+            else:
+                folder.write_block("episodes", span[0], player.play(*span, advance))
+        if not folder.finished:
+            folder.finish()
+    return folder.read("episodes")
+
+
+class _Player:
+    """Plays blocks of episodes of one seed, on one environment, with one policy."""
+
+    def __init__(
+        self,
+        name: str,
+        env: BatchEnv,
+        policy: Any,
+        seed: int,
+        deterministic: bool,
+        max_steps: int | None,
+    ) -> None:
+        self.name = name
+        self.env = env
+        self.policy = policy
+        self.seed = seed
+        self.deterministic = deterministic
+        unbounded = env.horizon is None and max_steps is None
+        self.max_steps = UNBOUNDED_STEPS if unbounded else max_steps
+        self.episodes = Episodes(env)
+        self.wants_masks = hasattr(env, "action_masks") and takes_masks(policy)
+        self._zeros: dict[tuple[int, Any], Array] = {}
+
+    def pick_block(self) -> int:
+        """Episodes a block: 16 a row, or as many rounds as take about a second."""
+        self.episodes.seed(self.seed)
+        self.episodes.begin(self.env.everyone)
+        begin_policy(self.policy, self.env.everyone, self.episodes.streams)
+        fresh, state = np.ones(self.env.rows, np.bool_), None
+        for _ in range(2):  # the first step compiles
+            start = time.perf_counter()
+            actions, state = self._act(self.episodes.observe(), state, fresh)
+            self.episodes.advance(actions)
+            seconds = time.perf_counter() - start
+            self.episodes.begin(self.env.everyone)
+        per_round = seconds * min(self.env.horizon or 1000, self.max_steps or 1000)
+        rounds = int(np.clip(BLOCK_SECONDS / per_round, 1, BLOCK_ROUNDS))
+        return rounds * self.env.rows
+
+    def play(self, index: int, first: int, count: int, advance: Any) -> pa.Table:
+        """Play episodes first .. first + count - 1; one row an episode, in their order."""
+        with _torch_seed(None if self.deterministic else (self.seed, index)):
+            return self._play(first, count, advance)
+
+    def _play(self, first: int, count: int, advance: Any) -> pa.Table:
+        env, episodes = self.env, self.episodes
+        width = env.rows
+        episodes.seed(self.seed)
+        episodes.upcoming[:] = first + np.arange(width)
+        episodes.begin(env.everyone)
+        begin_policy(self.policy, env.everyone, episodes.streams)
+        left = np.maximum(0, -(-(count - np.arange(width)) // width))  # episodes a row still plays
+        live = left > 0  # rows beyond the block are padding: begun, never advanced
+        rows = _Rows(count, env)
+        state: Any = None
+        fresh = np.ones(width, np.bool_)
+        observation = episodes.observe()
+        self._check_finite("observation", observation, live)
+        while live.any():
+            actions, state = self._act(observation, state, fresh)
+            step, ended = self._advance(actions, live)
+            self._check_finite("reward", step.reward, live)
+            rows.add(step, live)
+            observation = episodes.observe()
+            self._check_finite("observation", observation, live)
+            if self.max_steps is not None:
+                ended += self._cut(live, rows)
+            if ended:
+                over = episodes.ended & live
+                rows.close(over, first, episodes, step)
+                left[over] -= 1
+                live = live & (left > 0)
+                fresh = over & live
+                if fresh.any():
+                    episodes.begin(fresh)
+                    begin_policy(self.policy, fresh, episodes.streams)
+                    episodes.observe_into(fresh, observation)
+                    self._check_finite("observation", observation, live)
+                advance(int(np.count_nonzero(over)))
+            elif fresh.any():
+                fresh = np.zeros(width, np.bool_)
+        return rows.table()
+
+    def _act(self, observation: Tree, state: Any, fresh: Array) -> tuple[Tree, Any]:
+        masks = {"action_masks": self.episodes.masks()} if self.wants_masks else {}
+        return self.policy.predict(  # type: ignore[no-any-return]
+            observation,
+            state=state,
+            episode_start=fresh,
+            deterministic=self.deterministic,
+            **masks,
+        )
+
+    def _advance(self, actions: Tree, live: Array) -> tuple[Any, int]:
+        try:
+            return self.episodes.advance(actions, live)
+        except ValueError as refusal:
+            if hasattr(self.env, "action_masks") and "mask forbids" in str(refusal):
+                raise ValueError(
+                    f"{refusal}. The policy does not look at action masks: its predict has no "
+                    "argument action_masks"
+                    if not self.wants_masks
+                    else str(refusal)
+                ) from refusal
+            raise
+
+    def _cut(self, live: Array, rows: _Rows) -> int:
+        """End the episodes that have reached the runner's own limit."""
+        episodes = self.episodes
+        long = live & ~episodes.ended & (episodes.streams.step >= self.max_steps)
+        if not long.any():
+            return 0
+        episodes.ended |= long
+        rows.cut |= long
+        return int(np.count_nonzero(long))
+
+    def _check_finite(self, field: str, tree: Tree, live: Array) -> None:
+        for path, leaf in leaves(tree):
+            if leaf.dtype.kind != "f":
+                continue
+            flat = leaf.reshape(-1)
+            kind = (flat.size, flat.dtype)
+            zeros = self._zeros.get(kind)
+            if zeros is None:
+                zeros = self._zeros[kind] = np.zeros(*kind)
+            # 0 x finite = 0, while 0 x NaN and 0 x infinity are NaN: one pass, no temporaries
+            if np.dot(flat, zeros) != 0.0:
+                self._refuse(f"{field}/{path}" if path else field, leaf, live)
+
+    def _refuse(self, field: str, leaf: Array, live: Array) -> None:
+        bad = ~np.isfinite(leaf).reshape(len(live), -1).all(axis=1) & live
+        if not bad.any():
+            return  # padding rows repeat an observation that was never part of the run
+        row = int(np.argmax(bad))
+        streams = self.episodes.streams
+        value = leaf[row].reshape(-1)
+        raise NotFinite(
+            f"{self.name}: seed {self.seed}, episode {int(streams.episode[row])}, "
+            f"step {int(streams.step[row])}: {field} is {value[~np.isfinite(value)][0]}"
+        )
+
+
+class _Rows:
+    """Sums of the running episodes, and the finished rows of the table."""
+
+    def __init__(self, count: int, env: BatchEnv) -> None:
+        self.env = env
+        self.returns = np.zeros((env.rows, max(1, len(env.agents))))
+        self.durations = np.zeros(env.rows)
+        self.terminated = np.zeros(env.rows, np.bool_)
+        self.cut = np.zeros(env.rows, np.bool_)
+        names = {name: values.dtype for name, values in env.metrics().items()}
+        for name in names:
+            if name in TABLE_COLUMNS:
+                raise ValueError(f"metrics: {name!r} is a column of the episode table already")
+        kinds: dict[str, Any] = {
+            "episode": np.uint64,
+            "return": np.float64,
+            **({f"return/{agent}": np.float64 for agent in env.agents}),
+            "length": np.uint32,
+            "duration": np.float64,
+            "terminated": np.bool_,
+            "truncated": np.bool_,
+            "truncated_by_runner": np.bool_,
+            **names,
+        }
+        self.columns = {name: np.zeros(count, kind) for name, kind in kinds.items()}
+
+    def add(self, step: Any, live: Array) -> None:
+        reward = step.reward if step.reward.ndim == 2 else step.reward[:, np.newaxis]
+        self.returns[live] += reward[live]
+        self.durations[live] += step.duration[live]
+
+    def close(self, over: Array, first: int, episodes: Episodes, step: Any) -> None:
+        """Write the rows of ended episodes into the table."""
+        streams, columns = episodes.streams, self.columns
+        place = (streams.episode[over] - np.uint64(first)).astype(np.int64)
+        columns["episode"][place] = streams.episode[over]
+        columns["return"][place] = self.returns[over].sum(axis=1)
+        for i, agent in enumerate(self.env.agents):
+            columns[f"return/{agent}"][place] = self.returns[over, i]
+        columns["length"][place] = streams.step[over]
+        columns["duration"][place] = self.durations[over]
+        ends = step.terminated if step.terminated.ndim == 1 else episodes.left.all(axis=1)
+        columns["terminated"][place] = ends[over]
+        columns["truncated"][place] = step.truncated[over]
+        columns["truncated_by_runner"][place] = self.cut[over]
+        for name, values in self.env.metrics().items():
+            columns[name][place] = values[over]
+        self.returns[over] = 0.0
+        self.durations[over] = 0.0
+        self.cut[over] = False
+
+    def table(self) -> pa.Table:
+        import pyarrow as pa
+
+        return pa.table(self.columns)
+
+
+@dataclass(frozen=True)
+class _Path:
+    path: str
+    reason: str
+
+
+def _chosen_path(policy: Any, env: BatchEnv, fast: bool) -> tuple[Any, _Path]:
+    if not fast:
+        return policy, _Path("predict", "the fast path was not asked for")
+    from .fast_policy import fast_policy
+
+    quick, report = fast_policy(policy, env)
+    if quick is None:
+        return policy, _Path("predict", report.reason)
+    return quick, _Path("fast", report.reason)
+
+
+def fingerprint(policy: Any) -> str | None:
+    """SHA-256 over the weights of a torch policy (names, shapes, bytes); None for other policies."""
+    network = getattr(policy, "policy", policy)
+    if not hasattr(network, "state_dict"):
+        return None
+    digest = hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        array = tensor.detach().cpu().numpy()
+        digest.update(f"{name}{array.shape}{array.dtype}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _name(policy: Any) -> str:
+    if isinstance(policy, str | Path):
+        return Path(policy).stem if Path(policy).suffix else Path(policy).name
+    return getattr(policy, "__name__", type(policy).__name__)
+
+
+def _stored_config(run: str | Path | None) -> dict[str, Any]:
+    if run is None or not (Path(run) / "run.json").is_file():
+        return {}
+    from .store import RunFolder
+
+    return RunFolder.open(run).config
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """BLAS and torch on one thread, so that bits do not depend on the number of cores."""
+    from threadpoolctl import threadpool_limits
+
+    torch = sys.modules.get("torch")
+    threads = torch.get_num_threads() if torch is not None else 1
+    with threadpool_limits(1):
+        try:
+            if torch is not None:
+                torch.set_num_threads(1)
+            yield
+        finally:
+            if torch is not None:
+                torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def _torch_seed(words: tuple[int, int] | None) -> Iterator[None]:
+    """Seed torch for one block, and leave its generator as it was."""
+    torch = sys.modules.get("torch")
+    if words is None or torch is None:
+        yield
+        return
+    digest = hashlib.blake2b(f"{words[0]}|{words[1]}|torch".encode(), digest_size=7).digest()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int.from_bytes(digest, "little"))
+        yield
