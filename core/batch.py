@@ -337,6 +337,37 @@ class Episodes:
         self.env.action_masks(out)  # type: ignore[attr-defined]
         return out
 
+    def snapshot(self) -> dict[str, Array]:
+        """Everything that decides how the rows go on; needs the environment's own `snapshot`."""
+        streams = self.streams
+        return {
+            "seed": streams.seed.copy(),
+            "episode": streams.episode.copy(),
+            "step": streams.step.copy(),
+            "upcoming": self.upcoming.copy(),
+            "stride": self.stride.copy(),
+            "ended": self.ended.copy(),
+            "left": self.left.copy(),
+            **{
+                f"env/{name}": array
+                for name, array in self.env.snapshot(self.env.everyone).items()  # type: ignore[attr-defined]
+            },
+        }
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Go on from a snapshot of as many rows."""
+        streams = self.streams
+        streams.set_seeds(state["seed"])
+        self.seeded = True
+        streams.episode[:] = state["episode"]
+        streams.step[:] = state["step"]
+        self.upcoming[:] = state["upcoming"]
+        self.stride[:] = state["stride"]
+        self.ended[:] = state["ended"]
+        self.left[:] = state["left"]
+        inside = {k.removeprefix("env/"): v for k, v in state.items() if k.startswith("env/")}
+        self.env.restore(inside, self.env.everyone)  # type: ignore[attr-defined]
+
     def _checked_options(self, rows: Mask, options: Options) -> Options:
         if len(options) != self.rows:
             raise ValueError(f"options: got {len(options)} mappings, allowed {self.rows}")

@@ -45,7 +45,7 @@ def kernel(function: F | None = None, *, reassociate_sums: bool = False) -> Any:
         if _compiled_once.setdefault(name, flags) != flags:
             raise ValueError(f"{name} is compiled twice with different flags; write two functions")
         previous = numba.config.CACHE_DIR
-        numba.config.CACHE_DIR = str(cache_folder())
+        numba.config.CACHE_DIR = str(cache_folder(plain.__module__))
         try:
             # inline asserts of numba are off, divisions follow IEEE: no hidden branch in a loop
             return numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=fastmath)(plain)
@@ -55,13 +55,16 @@ def kernel(function: F | None = None, *, reassociate_sums: bool = False) -> Any:
     return compile_later if function is None else compile_later(function)
 
 
-def cache_folder() -> Path:
-    """Folder of the compiled kernels, keyed by what numba's own cache key leaves out.
+def cache_folder(module: str = "") -> Path:
+    """Folder of a module's compiled kernels, keyed by what numba's own cache key leaves out.
 
+    That is the flags of the compiler, and the name of the module: a file that is imported under
+    one name and loaded as a target under another would find code that refers to the first.
     `NUMBA_CACHE_DIR` names its parent, else `$XDG_CACHE_HOME/palestra` or `~/.cache/palestra`.
     A folder that cannot be written is replaced by a private temporary one, with a warning.
     """
-    flags = f"{numba.__version__}|{os.environ.get('NUMBA_OPT', '')}|{sys.version_info[:2]}"
+    optimisation = os.environ.get("NUMBA_OPT", "")
+    flags = f"{numba.__version__}|{optimisation}|{sys.version_info[:2]}|{module}"
     leaf = "kernels-" + hashlib.blake2b(flags.encode(), digest_size=4).hexdigest()
     parent = os.environ.get("NUMBA_CACHE_DIR") or _default_parent()
     return _writable(Path(parent) / leaf)

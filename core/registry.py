@@ -16,7 +16,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -118,14 +118,30 @@ class Target:
     build: Callable[..., BatchEnv]
     entry: Entry | None = None
 
-    def make(self, rows: int, max_episode_steps: int | None = None, **settings: Any) -> BatchEnv:
-        """Build the environment; `max_episode_steps` can only shorten its horizon.
+    def make(
+        self,
+        rows: int,
+        max_episode_steps: int | None = None,
+        wrappers: Sequence[str] = (),
+        **settings: Any,
+    ) -> BatchEnv:
+        """Build the environment.
+
+        Args:
+            rows: number of copies.
+            max_episode_steps: can only shorten the horizon.
+            wrappers: names of `palestra.wrappers.WRAPPERS` or "module:Class", innermost first.
+            settings: of the environment.
 
         Raises:
             TypeError: a setting that the environment does not have, naming those it has.
             ValueError: max_episode_steps below 1.
         """
         env = self.build(rows, **settings)
+        for name in wrappers:
+            from .wrappers import WRAPPERS
+
+            env = load_object(WRAPPERS.get(name, name))(env)
         if max_episode_steps is not None:
             if max_episode_steps < 1:
                 raise ValueError(f"max_episode_steps: got {max_episode_steps}, allowed 1 or more")

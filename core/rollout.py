@@ -32,7 +32,6 @@ from .streams import check_seed, fresh_seed
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .fast_policy import FastPathReport
     from .stats import Interval, PairedDifference
 
 DEFAULT_WIDTH = 64
@@ -482,7 +481,7 @@ def _chosen_path(policy: Any, env: BatchEnv, fast: bool) -> tuple[Any, _Path]:
         return policy, _Path("predict", "the fast path was not asked for")
     from .fast_policy import fast_policy
 
-    quick, report = fast_policy(policy, env)
+    quick, report = fast_policy(policy, env.rows)
     if quick is None:
         return policy, _Path("predict", report.reason)
     return quick, _Path("fast", report.reason)

@@ -1,5 +1,7 @@
 """Headline experiments, one file each, and the command line.
 
-An experiment is data, a score and a picture: the fields of its dataclass are its options, its
-claims say what must hold, and its report shows it.
+An experiment is data (the fields of its dataclass are its options), a score (its claims) and a
+picture (its report).
 """
+
+CATALOGUE = {"nmr-relax": "palestra.experiments.nmr_relax:NMRRelaxExperiment"}

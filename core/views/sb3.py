@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,20 @@ class SB3View(VecEnv):
             for _ in range(self._agents)
         ]
         return self._fold(episodes.observe())
+
+    def snapshot(self) -> dict[str, Array]:
+        """Everything that decides how the rows go on; needs the environment's `snapshot`."""
+        return {
+            **self.episodes.snapshot(),
+            "sb3/returns": self._returns.copy(),
+            "sb3/absent": self._absent.copy(),
+        }
+
+    def restore(self, state: Mapping[str, Array]) -> None:
+        """Go on from a snapshot of as many rows."""
+        self._returns[:] = state["sb3/returns"]
+        self._absent[:] = state["sb3/absent"]
+        self.episodes.restore({k: v for k, v in state.items() if not k.startswith("sb3/")})
 
     def step_async(self, actions: Array) -> None:
         """Keep the actions for `step_wait`."""

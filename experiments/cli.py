@@ -1,0 +1,460 @@
+"""The command line: `palestra COMMAND`. Every command answers `--help`; data goes to stdout,
+progress and messages to stderr.
+
+Exit codes: 0 holds, 1 refuted or check failed, 2 usage, 3 malformed or corrupt files,
+4 inconclusive, 130 and 143 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+app = typer.Typer(
+    help="palestra: environments, agents, controllers and certificates for simulation and control.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+HOLDS, REFUTED, USAGE, MALFORMED, INCONCLUSIVE = range(5)
+
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option; repeatable.")
+]
+Config = Annotated[Path | None, typer.Option("--config", help="Options from a TOML or YAML file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Out = Annotated[Path | None, typer.Option("--out", help="The run folder.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed; the same seed, the same numbers.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code.
+
+    Args:
+        arguments: of the command line; None takes those of the process.
+    """
+    _die_politely_on_sigterm()
+    try:
+        result = app(list(sys.argv[1:] if arguments is None else arguments), standalone_mode=False)
+        return int(result or 0)
+    except (KeyboardInterrupt, _Terminated) as stop:
+        _say("interrupted; run the same command again to go on")
+        return 143 if isinstance(stop, _Terminated) else 130
+    except SystemExit as leaving:
+        return int(leaving.code or 0)
+    except Exception as problem:
+        return _explain(problem)
+
+
+def _explain(problem: Exception) -> int:
+    """One line for a person's mistake or a broken file; a traceback for our own."""
+    if os.environ.get("PALESTRA_TRACEBACK"):
+        raise problem
+    shown = getattr(problem, "format_message", None)
+    if shown is not None:  # a usage error of the command line itself
+        _say(str(shown()))
+        return USAGE
+    if type(problem).__name__ in ("Abort", "Exit"):
+        return int(getattr(problem, "exit_code", 130))
+    _say(f"{type(problem).__name__}: {problem}")
+    if _is_about_files(problem):
+        return MALFORMED
+    if isinstance(problem, ValueError | TypeError | ImportError | OSError | RuntimeError):
+        return USAGE if not isinstance(problem, FloatingPointError) else REFUTED
+    _say("set PALESTRA_TRACEBACK=1 to see where")
+    return REFUTED
+
+
+def _is_about_files(problem: Exception) -> bool:
+    return any(
+        kind.__name__ in ("MalformedFile", "UnsafeFile", "CorruptFile", "CorruptBlock")
+        for kind in type(problem).__mro__
+    )
+
+
+class _Terminated(BaseException):
+    """SIGTERM arrived: leave at the next bytecode, as for Ctrl-C."""
+
+
+def _die_politely_on_sigterm() -> None:
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process at once
+        raise _Terminated
+
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        try:
+            signal.signal(signal.SIGTERM, stop)
+        except ValueError:
+            return  # not in the main thread: whoever runs us decides
+
+
+def _say(message: str) -> None:
+    print(f"palestra: {message}", file=sys.stderr)
+
+
+def _print_json(document: Any) -> None:
+    print(json.dumps(document, indent=1, ensure_ascii=False, default=str))
+
+
+def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=max(100, console.width))
+    console.print(table)
+
+
+@app.command("list")
+def list_command(
+    check: Annotated[bool, typer.Option(help="Import the plug-ins; show the broken ones.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Environments, policies and experiments, with those of plug-ins."""
+    from palestra.experiments.experiment import names
+    from palestra.registry import catalogue, kebab, plugins
+
+    policies = _policy_names()
+    found = plugins(load=check)
+    if as_json:
+        _print_json(
+            {
+                "environments": [
+                    {"id": e.id, "summary": e.summary, "agents": e.agents}
+                    for e in catalogue().values()
+                ],
+                "plugins": [vars(p) for p in found],
+                "policies": policies,
+                "experiments": sorted(names()),
+            }
+        )
+    else:
+        rows = [(kebab(e.name), e.id, e.summary) for e in catalogue().values()]
+        _print_table("Environments", ("name", "id", "what it asks"), rows)
+        if found:
+            listed = [(p.name, p.distribution, p.entry_point, p.problem) for p in found]
+            _print_table("Plug-ins", ("name", "distribution", "target", "problem"), listed)
+        _print_table("Policies", ("name", "target"), sorted(policies.items()))
+        _print_table("Experiments", ("name", "target"), sorted(names().items()))
+    return REFUTED if check and any(p.problem for p in found) else HOLDS
+
+
+def _policy_names() -> dict[str, str]:
+    """Names only: the module of policies would import numba."""
+    import importlib.metadata
+
+    from palestra.controllers import CATALOGUE
+
+    plugged = importlib.metadata.entry_points(group="palestra.policies")
+    return {**{point.name: point.value for point in plugged}, **CATALOGUE, "random": "built in"}
+
+
+@app.command()
+def info(target: str, settings: Set = None, as_json: AsJson = False) -> int:
+    """What an environment is: spaces, horizon, settings, metrics, anchors."""
+    import inspect
+
+    from palestra.registry import anchors_of, resolve
+
+    found = resolve(target)
+    env = found.make(1, **_settings(settings))
+    document = {
+        "name": found.name,
+        "target": found.reference,
+        "observation_space": str(env.observation_space),
+        "action_space": str(env.action_space),
+        "agents": list(env.agents),
+        "horizon": env.horizon,
+        "settings": [p for p in inspect.signature(type(env)).parameters if p != "rows"],
+        "options": ["episode", *env.option_names],
+        "metrics": list(env.metrics()),
+        "anchors": vars(a) if found.entry and (a := anchors_of(found.entry)) else None,
+    }
+    if as_json:
+        _print_json({**document, "doc": inspect.getdoc(type(env))})
+        return HOLDS
+    _print_table(found.name, ("", ""), [(k, v) for k, v in document.items() if v is not None])
+    print(inspect.getdoc(type(env)) or "")
+    return HOLDS
+
+
+def _settings(settings: Sequence[str] | None) -> dict[str, Any]:
+    from palestra.config import apply_settings
+
+    return apply_settings({}, settings or [])
+
+
+@app.command()
+def train(
+    environment: Annotated[str | None, typer.Argument(help="A target; or use --config.")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="Such as ppo, sac, maskable-ppo.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Environment steps.")] = None,
+    seed: Seed = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or auto.")] = None,
+    config: Config = None,
+    settings: Set = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> int:
+    """Train a learner; the same command goes on with an interrupted run."""
+    from palestra.config import ConfigError, apply_settings, build, load_config
+    from palestra.registry import kebab, resolve
+    from palestra.train import TrainConfig
+    from palestra.train import train as train_run
+
+    options = load_config(config) if config is not None else {}
+    given = {
+        "environment": environment,
+        "algorithm": algorithm,
+        "steps": steps,
+        "seed": seed,
+        "device": device,
+    }
+    options |= {name: value for name, value in given.items() if value is not None}
+    options = apply_settings(options, settings or [])
+    if "environment" not in options:
+        raise ConfigError("environment: not given; name a target, or set it in --config")
+    chosen = build(TrainConfig, options)
+    name = kebab(resolve(chosen.environment).name)
+    folder = out or Path("runs") / f"{name}-{chosen.algorithm}-seed{chosen.seed}"
+    trained = train_run(chosen, folder, progress=not quiet)
+    if as_json:
+        _print_json({"folder": str(trained.folder), "curve": trained.curve})
+    else:
+        _print_table(
+            f"{name}: return on held-out episodes",
+            ("steps", "mean", "95 % interval"),
+            [
+                (p["steps"], f"{p['mean']:.4g}", f"{p['low']:.4g} to {p['high']:.4g}")
+                for p in trained.curve
+            ],
+        )
+        print(f"run folder: {trained.folder}")
+    return HOLDS
+
+
+@app.command()
+def evaluate(
+    environment: str,
+    policy: Annotated[str, typer.Option(help="A name, run folder, file, or module:object.")],
+    episodes: Annotated[int, typer.Option(help="How many.")] = 1000,
+    seed: Seed = None,
+    width: Annotated[int, typer.Option(help="Rows that advance together.")] = 64,
+    stochastic: Annotated[bool, typer.Option(help="Sample actions.")] = False,
+    settings: Set = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> int:
+    """Play episodes with a policy; means with intervals of the return and every metric."""
+    from palestra.rollout import evaluate as evaluate_policy
+
+    result = evaluate_policy(
+        policy,
+        environment,
+        episodes=episodes,
+        seed=seed,
+        width=width,
+        deterministic=not stochastic,
+        settings=_settings(settings),
+        run=out,
+        progress=not quiet,
+    )
+    _show_evaluations({policy: result}, environment, as_json, None)
+    return HOLDS
+
+
+@app.command()
+def compare(
+    environment: str,
+    policies: Annotated[list[str], typer.Argument(help="Policies; the first is the reference.")],
+    episodes: Annotated[int, typer.Option(help="How many.")] = 1000,
+    seed: Seed = None,
+    width: Annotated[int, typer.Option(help="Rows that advance together.")] = 64,
+    metric: Annotated[str, typer.Option(help="The column that is compared.")] = "return",
+    settings: Set = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> int:
+    """Evaluate policies on the same episodes; paired differences to the first."""
+    from palestra.rollout import compare as compare_policies
+
+    result = compare_policies(
+        policies,
+        environment,
+        episodes=episodes,
+        seed=seed,
+        width=width,
+        settings=_settings(settings),
+        run=out,
+        progress=not quiet,
+    )
+    _show_evaluations(dict(result.evaluations), environment, as_json, (result, metric))
+    return HOLDS
+
+
+def _show_evaluations(
+    evaluations: dict[str, Any], environment: str, as_json: bool, paired: tuple[Any, str] | None
+) -> None:
+    from palestra.registry import anchors_of, resolve
+
+    entry = resolve(environment).entry
+    anchors = anchors_of(entry) if entry is not None else None
+    document: dict[str, Any] = {"environment": environment, "policies": {}}
+    rows = []
+    for name, evaluation in evaluations.items():
+        means = {}
+        for column in evaluation.table.column_names:
+            if column == "episode":
+                continue
+            interval = evaluation.mean(column)
+            means[column] = vars(interval)
+            text = f"{interval.low:.6g} to {interval.high:.6g}"
+            rows.append((name, column, f"{interval.estimate:.6g}", text))
+        document["seed"], document["episodes"] = evaluation.seed, evaluation.episodes
+        document["policies"][name] = {"means": means, "path": evaluation.path}
+        if anchors is not None and anchors.metric in means:
+            score = anchors.normalised(means[anchors.metric]["estimate"])
+            document["policies"][name]["normalised"] = score
+            rows.append((name, "normalised score", f"{score:.4f}", "0 random, 1 bound"))
+    if paired is not None:
+        result, metric = paired
+        document["differences"] = {}
+        for name in evaluations:
+            if name != result.reference:
+                difference = result.difference(name, metric)
+                document["differences"][name] = vars(difference)
+                rows.append((f"{name} - {result.reference}", metric, *_difference(difference)))
+    if as_json:
+        _print_json(document)
+        return
+    title = f"{environment}: {document['episodes']} episodes of seed {document['seed']}"
+    _print_table(title, ("policy", "what", "mean", "95 % interval"), rows)
+
+
+def _difference(difference: Any) -> tuple[str, str]:
+    return (
+        f"{difference.estimate:.6g}",
+        f"{difference.low:.6g} to {difference.high:.6g} "
+        f"(correlation {difference.correlation:.2f}, variance ratio {difference.variance_ratio:.2f})",
+    )
+
+
+@app.command()
+def run(
+    name: str,
+    preset: Annotated[str, typer.Option(help="full, or smoke (within a minute).")] = "full",
+    seed: Seed = None,
+    config: Config = None,
+    settings: Set = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> int:
+    """Run a headline experiment; the same command goes on with an interrupted run."""
+    from palestra.experiments import experiment as experiments
+
+    chosen = experiments.configure(name, preset, config, settings or [], seed)
+    folder = out or Path("runs") / f"{chosen.name}-{_tag(chosen)}"
+    outcome = experiments.run(chosen, folder, progress=not quiet)
+    if as_json:
+        _print_json(outcome.document)
+    else:
+        findings = outcome.findings
+        _print_table(chosen.summary, findings.columns, findings.rows)
+        claims = [
+            (c.name, str(c.quantity), c.bound_text(), {True: "holds", False: "REFUTED", None: "-"}[c.holds])
+            for c in findings.claims
+        ]
+        _print_table("Claims", ("claim", "measured", "bound", ""), claims)
+        print(f"report: {outcome.folder / 'report.html'}")
+    return HOLDS if outcome.holds else REFUTED
+
+
+def _tag(experiment: Any) -> str:
+    """A short name of the options, so that other options get another folder."""
+    import hashlib
+
+    from palestra.config import dump_toml, resolved
+
+    return hashlib.blake2b(dump_toml(resolved(experiment)).encode(), digest_size=4).hexdigest()
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="The folder of a training or evaluation run.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write the page.")] = None,
+) -> int:
+    """Write the page of a run folder (again)."""
+    from palestra.experiments.pages import write_page
+
+    print(write_page(folder, out))
+    return HOLDS
+
+
+@app.command()
+def warmup(targets: Annotated[list[str] | None, typer.Argument()] = None) -> int:
+    """Compile the kernels of environments ahead of time, so that the first run does not wait."""
+    from palestra.experiments.measure import compile_kernels
+    from palestra.progress import progress_bar
+    from palestra.registry import catalogue
+
+    chosen = targets or list(catalogue())
+    with progress_bar("compiling kernels", len(chosen)) as advance:
+        for target in chosen:
+            seconds = compile_kernels(target)
+            print(f"{target}: {seconds:.1f} s")
+            advance(1)
+    return HOLDS
+
+
+@app.command()
+def anchors(
+    target: str,
+    episodes: Annotated[int, typer.Option(help="How many.")] = 1024,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> int:
+    """Measure an environment's anchors: random policy, best classical one, bound."""
+    from palestra.experiments.measure import measure_anchors
+
+    _print_json(measure_anchors(target, episodes, seed or 0, progress=not quiet))
+    return HOLDS
+
+
+@app.command()
+def version(as_json: AsJson = False) -> int:
+    """Versions of palestra and what it stands on, for a bug report."""
+    from palestra.machine import machine
+
+    document = machine()
+    if as_json:
+        _print_json(document)
+    else:
+        for key, value in document.items():
+            print(f"{key}: {value}")
+    return HOLDS
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
