@@ -1,0 +1,749 @@
+"""Two roles of pulse control as environments: bring spins back to equilibrium, and align them.
+
+Each step is one event: a pulse of flip angle theta and phase phi, then a delay tau.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from palestra.batch import BatchEnv, Mask, Options, Step
+from palestra.kernels import kernel
+from palestra.streams import Streams, uniform
+
+from .bloch import (
+    SPLIT_TOLERANCE,
+    decay_time,
+    delay_row,
+    equilibrium,
+    finite_pulse_row,
+    hard_pulse_row,
+    species_averages,
+    weighted_length,
+)
+from .events import Event, EventList
+from .sample import Sample, load_sample
+
+Array = npt.NDArray[Any]
+
+TIME_SCALE = 0.02  # s; the observation gives times since excitation in units of 20 ms
+OBSERVATION_LIMIT = 10.0
+
+# Draws of step 0 beyond those of the sample
+DRAW_TAU0, DRAW_THETA0, DRAW_POLARISATION = 16, 17, 18
+
+
+@dataclass(frozen=True)
+class PulseAction:
+    """How an action in [-1, 1]^3 becomes an event, and back.
+
+        theta = theta_max (a0 + 1) / 2,   phi = pi a1,
+        tau = tau_min (tau_max / tau_min)^((a2 + 1) / 2)
+
+    Attributes:
+        theta_max: largest flip angle, rad.
+        tau_min: shortest delay, s.
+        tau_max: longest delay, s.
+    """
+
+    theta_max: float = math.pi
+    tau_min: float = 1e-4
+    tau_max: float = 4e-2
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.theta_max <= 2 * math.pi:
+            raise ValueError(f"theta_max: got {self.theta_max}, allowed above 0 to 2 pi rad")
+        if not 0.0 < self.tau_min < math.inf:
+            raise ValueError(f"tau_min: got {self.tau_min}, allowed above 0 s")
+        if not self.tau_min < self.tau_max < math.inf:
+            raise ValueError(
+                f"tau_max: got {self.tau_max}, allowed above tau_min = {self.tau_min} s"
+            )
+
+    def encode(self, theta: Any, phi: Any, tau: Any) -> Array:
+        """Actions (..., 3), float32, of flip angles, phases and delays; out of range is clipped."""
+        a0 = 2.0 * np.asarray(theta, np.float64) / self.theta_max - 1.0
+        a1 = np.angle(np.exp(1j * np.asarray(phi, np.float64))) / math.pi
+        shortest = np.maximum(np.asarray(tau, np.float64), self.tau_min)
+        a2 = 2.0 * np.log(shortest / self.tau_min) / math.log(self.tau_max / self.tau_min) - 1.0
+        return np.clip(np.stack(np.broadcast_arrays(a0, a1, a2), axis=-1), -1, 1).astype(np.float32)
+
+    def decode(self, action: Any) -> tuple[Array, Array, Array]:
+        """Flip angles (rad), phases (rad) and delays (s) of actions (..., 3)."""
+        a = np.asarray(action, np.float64)
+        theta = self.theta_max * (a[..., 0] + 1) / 2
+        tau = self.tau_min * (self.tau_max / self.tau_min) ** ((a[..., 2] + 1) / 2)
+        return theta, math.pi * a[..., 1], tau
+
+
+# ------------------------------------------------------------------ what both environments share
+
+_COMMON = [
+    "elapsed",  # s since the episode began
+    "since",  # s since the excitation that came before it
+    "theta",  # last flip angle, rad
+    "tau",  # last delay, s
+    "steps",
+    "Mx",
+    "My",  # averages over isochromats, as the coil receives them
+    "Mz",
+    "Mxy",  # average of |Mxy|, which dephasing does not change
+]
+
+
+@kernel
+def _event_row(  # type: ignore[no-untyped-def]
+    m, row, offset_hz, b1, R1, R2, blocks, action, theta_max, tau_min, tau_max, nu1, events, log
+):
+    """One action: pulse, delay, and their entry in the log. Returns the duration in seconds.
+
+    A nutation rate nu1 of 0 means hard pulses.
+    """
+    theta = theta_max * (np.float64(action[0]) + 1.0) / 2.0
+    phi = math.pi * np.float64(action[1])
+    tau = tau_min * (tau_max / tau_min) ** ((np.float64(action[2]) + 1.0) / 2.0)
+    pulse = 0.0
+    if theta > 0.0:
+        if nu1 > 0.0:
+            pulse = theta / (2.0 * math.pi * nu1)
+            finite_pulse_row(
+                m, row, offset_hz, b1, R1, R2, blocks, theta, phi, pulse, SPLIT_TOLERANCE
+            )
+        else:
+            hard_pulse_row(m, row, b1, theta, phi)
+    delay_row(m, row, offset_hz, R1, R2, blocks, tau)
+    step = int(log.steps)
+    if step < events.shape[1]:
+        events[row, step, 0] = theta
+        events[row, step, 1] = phi
+        events[row, step, 2] = pulse
+        events[row, step, 3] = tau
+    log.theta = theta
+    log.tau = tau
+    log.steps += 1.0
+    log.elapsed += pulse + tau
+    log.since += pulse + tau
+    return pulse + tau
+
+
+@kernel(reassociate_sums=True)
+def _received(m, row, receive):  # type: ignore[no-untyped-def]
+    """Real and imaginary part of the signal of one row."""
+    mx, my, r = m[row, 0], m[row, 1], receive[row]
+    x, y = 0.0, 0.0
+    for i in range(mx.size):
+        x += r[i] * mx[i]
+        y += r[i] * my[i]
+    return x, y
+
+
+@kernel
+def _look(m, row, receive, weight, blocks, mz, mxy, log):  # type: ignore[no-untyped-def]
+    """Averages of one row into the log, and per species into mz, mxy (B, S)."""
+    log.Mx, log.My = _received(m, row, receive)
+    species_averages(m, row, weight, blocks, mz, mxy)
+    log.Mz, log.Mxy = 0.0, 0.0
+    for species in range(mz.shape[1]):
+        log.Mz += mz[row, species]
+        log.Mxy += mxy[row, species]
+
+
+@kernel
+def _observe_row(observation, row, log, theta_max, tau_min, tau_max, horizon):  # type: ignore[no-untyped-def]
+    observation[row, 0] = log.Mx
+    observation[row, 1] = log.My
+    observation[row, 2] = log.Mz
+    observation[row, 3] = log.Mxy
+    observation[row, 4] = log.theta / math.pi
+    observation[row, 5] = 2.0 * math.log(log.tau / tau_min) / math.log(tau_max / tau_min) - 1.0
+    observation[row, 6] = log.since / TIME_SCALE
+    observation[row, 7] = log.steps / horizon
+    for k in range(8):
+        observation[row, k] = min(max(observation[row, k], -OBSERVATION_LIMIT), OBSERVATION_LIMIT)
+
+
+@kernel
+def _excite(  # type: ignore[no-untyped-def]
+    rows, m, offset_hz, b1, R1, R2, blocks, keys, episodes, polarisation, theta0, tau0,
+    polarisation_span, theta0_span, tau0_span, logs,
+):  # fmt: skip
+    """Start states: partly polarised, an ideal pulse of phase 0, free precession. NaN: draw it."""
+    for row in range(rows.shape[0]):
+        if not rows[row]:
+            continue
+        low, high = polarisation_span
+        p = polarisation[row]
+        if math.isnan(p):
+            p = low + (high - low) * uniform(keys[row], episodes[row], 0, DRAW_POLARISATION)
+        low, high = theta0_span
+        theta = theta0[row]
+        if math.isnan(theta):
+            theta = low + (high - low) * uniform(keys[row], episodes[row], 0, DRAW_THETA0)
+        low, high = tau0_span
+        tau = tau0[row]
+        if math.isnan(tau):
+            tau = low + (high - low) * uniform(keys[row], episodes[row], 0, DRAW_TAU0)
+        for i in range(m.shape[2]):
+            m[row, 0, i], m[row, 1, i], m[row, 2, i] = 0.0, 0.0, p
+        hard_pulse_row(m, row, b1, theta, 0.0)
+        delay_row(m, row, offset_hz, R1, R2, blocks, tau)
+        log = logs[row]
+        log.elapsed, log.steps = 0.0, 0.0
+        log.since, log.theta, log.tau = tau, theta, tau
+
+
+class PulseEnv(BatchEnv):
+    """What both environments share: sample, state, actions, observations, start states.
+
+    Attributes:
+        sample: what is in the magnet.
+        m: the magnetisation, float64 (B, 3, N).
+        ensemble: the isochromats of each row's episode.
+        action: how actions become events.
+    """
+
+    option_names: ClassVar[tuple[str, ...]] = ("polarisation", "theta0", "tau0", "magnetisation")
+    _own_fields: ClassVar[list[str]] = []
+    horizon: int
+
+    def __init__(
+        self,
+        rows: int,
+        *,
+        horizon: int,
+        sample: str | os.PathLike[str] | Sample,
+        polarisation: Sequence[float],
+        theta0: Sequence[float],
+        tau0: Sequence[float],
+        theta_max: float,
+        tau_min: float,
+        tau_max: float,
+    ) -> None:
+        super().__init__(rows, horizon=horizon)
+        if horizon is None:
+            raise ValueError("horizon: got None, allowed an integer of at least 1")
+        self.sample = load_sample(sample)
+        self.action = PulseAction(theta_max, tau_min, tau_max)
+        self._polarisation_span = _span("polarisation", polarisation, -1.0, 1.0)
+        self._theta0_span = _span("theta0", theta0, 0.0, 2 * math.pi)
+        self._tau0_span = _span("tau0", tau0, 0.0, math.inf)
+        self._steps = horizon  # scale of the observed step, even where the core shortens episodes
+        self.sample.warn_of_revival(self._tau0_span[1] + horizon * tau_max)
+
+        self.action_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
+        self.observation_space = spaces.Box(-OBSERVATION_LIMIT, OBSERVATION_LIMIT, (8,), np.float32)
+        self.ensemble = self.sample.allocate(rows)
+        self.m = equilibrium(self.ensemble)
+        self._logs = np.zeros(rows, [(name, np.float64) for name in _COMMON + self._own_fields])
+        self._logs["tau"] = tau_min
+        self._observation = np.zeros((rows, 8), np.float32)
+        self._events = np.zeros((rows, horizon, 4))  # theta, phi, pulse, tau
+        species = (rows, len(self.sample.species))
+        self._mz, self._mxy = np.zeros(species), np.zeros(species)
+        instrument = self.sample.instrument
+        finite = instrument.pulse_model == "finite"
+        self._nu1 = float(instrument.nu1_max_hz) if finite else 0.0
+
+    def _start(self, rows: Mask, streams: Streams, options: Options | None) -> None:
+        """Draw the sample and the start state of the masked rows."""
+        self.sample.draw(self.ensemble, rows, streams.dynamics, streams.episode)
+        given = {name: np.full(self.rows, np.nan) for name in ("polarisation", "theta0", "tau0")}
+        states: dict[int, Array] = {}
+        if options is not None:
+            for row in np.flatnonzero(rows):
+                self._read_options(int(row), options[row], given, states)
+        e = self.ensemble
+        _excite(
+            rows,
+            self.m,
+            e.offset_hz,
+            e.b1,
+            e.R1,
+            e.R2,
+            e.blocks,
+            streams.dynamics,
+            streams.episode,
+            given["polarisation"],
+            given["theta0"],
+            given["tau0"],
+            self._polarisation_span,
+            self._theta0_span,
+            self._tau0_span,
+            self._logs,
+        )
+        for row, state in states.items():
+            self.m[row] = state
+
+    def _read_options(
+        self,
+        row: int,
+        options: Mapping[str, Any],
+        given: dict[str, Array],
+        states: dict[int, Array],
+    ) -> None:
+        limits = {"polarisation": (-1.0, 1.0), "theta0": (0.0, 2 * math.pi), "tau0": (0.0, 1e9)}
+        for name, (low, high) in limits.items():
+            if name in options:
+                value = options[name]
+                if not isinstance(value, int | float | np.number) or not low <= value <= high:
+                    raise ValueError(
+                        f"options[{name!r}]: got {value!r}, allowed {low:g} to {high:g}"
+                    )
+                given[name][row] = value
+        if "magnetisation" in options:
+            shape = self.m.shape[1:]
+            state = np.asarray(options["magnetisation"], np.float64)
+            if state.shape not in (shape, (3,)):
+                raise ValueError(
+                    f"options['magnetisation']: got shape {state.shape}, allowed {shape} or (3,)"
+                )
+            if not (np.linalg.norm(state, axis=0) <= 1.0 + 1e-9).all():
+                raise ValueError(
+                    "options['magnetisation']: got vectors longer than 1 or not finite"
+                )
+            states[row] = (
+                state if state.shape == shape else np.repeat(state[:, np.newaxis], shape[1], 1)
+            )
+
+    def observe(self, rows: Mask | None, streams: Streams, out: Array) -> None:
+        """Write the observation; see the class."""
+        if rows is None:
+            out[:] = self._observation
+        else:
+            out[rows] = self._observation[rows]
+
+    def events(self, row: int) -> EventList:
+        """The events of a row's episode so far, without the excitation that came before it."""
+        return EventList(
+            tuple(
+                Event(theta=theta, phi=phi, t_pulse=pulse, tau=tau)
+                for theta, phi, pulse, tau in self._events[
+                    row, : int(self._logs["steps"][row])
+                ].tolist()
+            )
+        )
+
+    def _state(self) -> dict[str, Array]:
+        e = self.ensemble
+        return {
+            "m": self.m,
+            "offset_hz": e.offset_hz,
+            "b1": e.b1,
+            "R1": e.R1,
+            "R2": e.R2,
+            "receive": e.receive,
+            "logs": self._logs,
+            "observation": self._observation,
+            "events": self._events,
+        }
+
+    def snapshot(self, rows: Mask) -> dict[str, Array]:
+        """All that the masked rows need to go on."""
+        return {name: array[rows].copy() for name, array in self._state().items()}
+
+    def restore(self, state: dict[str, Array], rows: Mask) -> None:
+        """Put back what `snapshot` took."""
+        for name, array in self._state().items():
+            array[rows] = state[name]
+
+
+def _span(name: str, span: Sequence[float], low: float, high: float) -> tuple[float, float]:
+    """A range (from, to) within [low, high]."""
+    ends = tuple(float(end) for end in span)
+    if len(ends) != 2 or not low <= ends[0] <= ends[1] <= high:
+        allowed = f"(from, to) within {low:g} to {high:g}, from <= to"
+        raise ValueError(f"{name}: got {tuple(span)}, allowed {allowed}")
+    return ends[0], ends[1]
+
+
+# ------------------------------------------------------------------------ back to equilibrium
+
+
+@kernel
+def _remaining(row, R1, R2, fraction, mz, mxy, tol, off):  # type: ignore[no-untyped-def]
+    """Seconds of waiting until both the deviation of Mz and |Mxy| are within tol.
+
+    Species count without cancelling: sum_j |f_j - Mz_j| exp(-R1_j t) <= tol, and likewise
+    sum_j |Mxy|_j exp(-R2_j t) <= tol. Lengths, so that no hidden coherence counts as gone.
+    """
+    for species in range(fraction.size):
+        off[species] = abs(fraction[species] - mz[row, species])
+    longitudinal = decay_time(off, R1[row], tol)
+    return max(longitudinal, decay_time(mxy[row], R2[row], tol))
+
+
+@kernel
+def _relax_begin(  # type: ignore[no-untyped-def]
+    rows, m, R1, R2, receive, weight, blocks, fraction, mz, mxy, tol, off, logs,
+    observation, theta_max, tau_min, tau_max, horizon,
+):  # fmt: skip
+    for row in range(rows.shape[0]):
+        if not rows[row]:
+            continue
+        log = logs[row]
+        _look(m, row, receive, weight, blocks, mz, mxy, log)
+        log.remaining = _remaining(row, R1, R2, fraction, mz, mxy, tol, off)
+        log.waiting = log.remaining
+        for species in range(fraction.size):
+            length = weighted_length(m, row, weight, blocks[species], blocks[species + 1])
+            off[species] = fraction[species] - length
+        log.floor = decay_time(off, R1[row], tol)
+        log.T1 = 1.0 / R1[row].min()
+        _observe_row(observation, row, log, theta_max, tau_min, tau_max, horizon)
+
+
+@kernel
+def _relax_advance(  # type: ignore[no-untyped-def]
+    actions, live, m, offset_hz, b1, R1, R2, receive, weight, blocks, fraction, mz, mxy,
+    tol, off, logs, observation, events, theta_max, tau_min, tau_max, nu1, horizon,
+    reward, terminated, duration,
+):  # fmt: skip
+    for row in range(live.shape[0]):
+        if not live[row]:
+            continue
+        log = logs[row]
+        dt = _event_row(
+            m, row, offset_hz, b1, R1, R2, blocks, actions[row], theta_max, tau_min, tau_max, nu1,
+            events, log,
+        )  # fmt: skip
+        _look(m, row, receive, weight, blocks, mz, mxy, log)
+        before = log.remaining
+        log.remaining = _remaining(row, R1, R2, fraction, mz, mxy, tol, off)
+        reward[row] = (before - log.remaining - dt) / log.T1
+        terminated[row] = log.remaining == 0.0
+        duration[row] = dt
+        _observe_row(observation, row, log, theta_max, tau_min, tau_max, horizon)
+
+
+class NMRRelax(PulseEnv):
+    r"""Bring excited spins back to thermal equilibrium, faster than waiting does.
+
+    ## Description
+    A sample has been excited by a pulse of phase 0 (so the magnetisation lies along -y) and has
+    precessed and relaxed for a time tau0 in an inhomogeneous field. Pulses cannot speed recovery
+    up, but they can save what is left: refocus the transverse magnetisation and flip it back to
+    +z (driven equilibrium). Every episode has another magnet: isochromat offsets and transmit
+    field are drawn anew.
+
+    ## Action space
+    `Box(-1, 1, (3,), float32)`: one pulse, then one delay.
+
+    | Num | Action | Physical value |
+    |---|---|---|
+    | 0 | flip angle theta | theta_max (a + 1) / 2; 0 to 180 degrees |
+    | 1 | phase phi | 180 degrees times a |
+    | 2 | delay tau | logarithmic, tau_min to tau_max; 0.1 ms to 40 ms |
+
+    ## Observation space
+    `Box(-10, 10, (8,), float32)`, magnetisation in units of M0.
+
+    | Num | Observation | Unit | Range |
+    |---|---|---|---|
+    | 0 | mean Mx, as received | M0 | -1 to 1 |
+    | 1 | mean My, as received | M0 | -1 to 1 |
+    | 2 | mean Mz | M0 | -1 to 1 |
+    | 3 | mean length of Mxy | M0 | 0 to 1 |
+    | 4 | last flip angle | 180 degrees | 0 to 2 |
+    | 5 | last delay | scaled as the action | about -1 to 1 |
+    | 6 | time since the excitation | 20 ms | 0 to 10 |
+    | 7 | step | horizon | 0 to 1 |
+
+    ## Reward
+    Let W be the time that waiting would still take until both |1 - Mz| and the mean length of Mxy
+    are within `tol` (species do not cancel). A step that lasts dt earns
+    (W before - W after - dt) / T1, so the undiscounted return is exactly the time saved against
+    waiting, in units of the (longest) T1. Use gamma = 1: steps differ in length (`info["dt"]`).
+
+    ## Starting state
+    Equilibrium, an ideal pulse of 90 degrees (times the local transmit field) and phase 0, then
+    free precession for tau0, uniform on 2 to 20 ms.
+
+    ## Episode end
+    Terminated when W is 0. Truncated after `horizon` steps; W then counts as time to equilibrium.
+
+    ## Arguments
+    `sample` ("oil": T1 0.6 s, T2 0.3 s, 50 Hz; a preset, a TOML path or a `Sample`), `tol` (0.01),
+    `horizon` (4), `theta0`, `tau0`, `polarisation` (ranges of the start), `theta_max`, `tau_min`,
+    `tau_max`.
+
+    ## Options of reset
+    `tau0` (s), `theta0` (rad), `polarisation` (before the excitation, -1 to 1), `magnetisation`
+    ((3,) or (3, N), replaces the start state).
+
+    ## Metrics
+    `time_to_equilibrium` (s; sequence and remaining wait), `waiting_time` (s; doing nothing),
+    `time_floor` (s; no pulses can be faster: lengths kept, turned to +z at once), `gain` (waiting
+    over achieved), `sequence_time` (s), `Mz` and `Mxy` at the end of the sequence.
+
+    ## Anchors
+    On `oil`: waiting 2.75 s, driven equilibrium 1.18 s, floor 0.68 s.
+
+    ## Example
+    >>> import gymnasium, palestra
+    >>> env = gymnasium.make("palestra/NMRRelax-v0", sample="oil")
+    >>> observation, info = env.reset(seed=0, options={"tau0": 0.01})
+
+    ## References
+    Energy balance and recovery bound: growth of |M| is fastest along +z, so from length r0 to r1
+    no sequence takes less than T1 ln((1 - r0) / (1 - r1)). Driven equilibrium: Becker, Ferretti,
+    Farrar, J. Am. Chem. Soc. 91 (1969) 7784. The role "force relaxation to equilibrium" is one of
+    three in "Counting atoms faster", ICML 2025 (OpenReview uXYZZv6fiE), whose figures are not used.
+
+    ## Version history
+    - v0: first version.
+    """
+
+    horizon: int
+    _own_fields: ClassVar[list[str]] = ["remaining", "waiting", "floor", "T1"]
+
+    def __init__(
+        self,
+        rows: int,
+        *,
+        horizon: int = 4,
+        sample: str | os.PathLike[str] | Sample = "oil",
+        tol: float = 0.01,
+        polarisation: Sequence[float] = (1.0, 1.0),
+        theta0: Sequence[float] = (math.pi / 2, math.pi / 2),
+        tau0: Sequence[float] = (2e-3, 20e-3),
+        theta_max: float = math.pi,
+        tau_min: float = 1e-4,
+        tau_max: float = 4e-2,
+    ) -> None:
+        super().__init__(
+            rows,
+            horizon=horizon,
+            sample=sample,
+            polarisation=polarisation,
+            theta0=theta0,
+            tau0=tau0,
+            theta_max=theta_max,
+            tau_min=tau_min,
+            tau_max=tau_max,
+        )
+        if not 0.0 < tol < 1.0:
+            raise ValueError(f"tol: got {tol}, allowed above 0 and below 1")
+        self.tol = float(tol)
+        self._fraction = np.array([s.fraction for s in self.sample.species], np.float64)
+        self._off = np.zeros_like(self._fraction)
+
+    def begin(self, rows: Mask, streams: Streams, options: Options | None) -> None:
+        """Excite and let dephase."""
+        self._start(rows, streams, options)
+        e, a = self.ensemble, self.action
+        _relax_begin(
+            rows, self.m, e.R1, e.R2, e.receive, e.weight, e.blocks, self._fraction, self._mz,
+            self._mxy, self.tol, self._off, self._logs, self._observation,
+            a.theta_max, a.tau_min, a.tau_max, self._steps,
+        )  # fmt: skip
+
+    def advance(self, actions: Array, live: Mask, streams: Streams, step: Step) -> None:
+        """One pulse and delay."""
+        e, a = self.ensemble, self.action
+        _relax_advance(
+            actions, live, self.m, e.offset_hz, e.b1, e.R1, e.R2, e.receive, e.weight, e.blocks,
+            self._fraction, self._mz, self._mxy, self.tol, self._off, self._logs,
+            self._observation, self._events, a.theta_max, a.tau_min, a.tau_max, self._nu1,
+            self._steps, step.reward, step.terminated, step.duration,
+        )  # fmt: skip
+
+    def metrics(self) -> dict[str, Array]:
+        """See the class."""
+        log = self._logs
+        achieved = log["elapsed"] + log["remaining"]
+        waiting = log["waiting"].copy()
+        gain = np.divide(waiting, achieved, out=np.ones(self.rows), where=achieved > 0)
+        return {
+            "time_to_equilibrium": achieved,
+            "waiting_time": waiting,
+            "time_floor": log["floor"].copy(),
+            "gain": gain,
+            "sequence_time": log["elapsed"].copy(),
+            "Mz": log["Mz"].copy(),
+            "Mxy": log["Mxy"].copy(),
+        }
+
+
+# -------------------------------------------------------------------------------- alignment
+
+ALIGNED = 0.98  # share of the length bound that counts as aligned
+
+
+@kernel
+def _align_begin(  # type: ignore[no-untyped-def]
+    rows, m, R1, receive, weight, blocks, mz, mxy, logs, observation, theta_max, tau_min,
+    tau_max, horizon,
+):  # fmt: skip
+    for row in range(rows.shape[0]):
+        if not rows[row]:
+            continue
+        log = logs[row]
+        _look(m, row, receive, weight, blocks, mz, mxy, log)
+        log.signal = math.hypot(log.Mx, log.My)
+        log.length = weighted_length(m, row, receive[row], 0, m.shape[2])
+        log.length0 = log.length
+        log.T1 = 1.0 / R1[row].min()
+        _observe_row(observation, row, log, theta_max, tau_min, tau_max, horizon)
+
+
+@kernel
+def _align_advance(  # type: ignore[no-untyped-def]
+    actions, live, m, offset_hz, b1, R1, R2, receive, weight, blocks, mz, mxy, logs,
+    observation, events, theta_max, tau_min, tau_max, nu1, horizon, reward, terminated, duration,
+):  # fmt: skip
+    for row in range(live.shape[0]):
+        if not live[row]:
+            continue
+        log = logs[row]
+        dt = _event_row(
+            m, row, offset_hz, b1, R1, R2, blocks, actions[row], theta_max, tau_min, tau_max, nu1,
+            events, log,
+        )  # fmt: skip
+        _look(m, row, receive, weight, blocks, mz, mxy, log)
+        before = log.signal
+        log.signal = math.hypot(log.Mx, log.My)
+        log.length = weighted_length(m, row, receive[row], 0, m.shape[2])
+        gained = (log.signal**2 - before**2) / max(log.length0, 1e-12) ** 2
+        reward[row] = gained - dt / log.T1
+        terminated[row] = log.signal >= ALIGNED * log.length
+        duration[row] = dt
+        _observe_row(observation, row, log, theta_max, tau_min, tau_max, horizon)
+
+
+class NMRAlign(PulseEnv):
+    r"""Align spins for detection: the largest signal from a state that an experiment left behind.
+
+    ## Description
+    Some polarisation, a pulse of phase 0 with some flip angle, some dephasing: part of the
+    magnetisation lies along z, part is transverse and scattered. The signal |S| is bounded by the
+    length bound L, the received sum of |M| over isochromats, whatever pulses are given. One pulse
+    turns z into signal, an echo gathers what has dephased; transverse relaxation eats both.
+
+    ## Action space
+    `Box(-1, 1, (3,), float32)`: one pulse, then one delay.
+
+    | Num | Action | Physical value |
+    |---|---|---|
+    | 0 | flip angle theta | theta_max (a + 1) / 2; 0 to 180 degrees |
+    | 1 | phase phi | 180 degrees times a |
+    | 2 | delay tau | logarithmic, tau_min to tau_max; 0.1 ms to 40 ms |
+
+    ## Observation space
+    `Box(-10, 10, (8,), float32)`, as in `NMRRelax`.
+
+    | Num | Observation | Unit | Range |
+    |---|---|---|---|
+    | 0 | mean Mx, as received | M0 | -1 to 1 |
+    | 1 | mean My, as received | M0 | -1 to 1 |
+    | 2 | mean Mz | M0 | -1 to 1 |
+    | 3 | mean length of Mxy | M0 | 0 to 1 |
+    | 4 | last flip angle | 180 degrees | 0 to 2 |
+    | 5 | last delay | scaled as the action | about -1 to 1 |
+    | 6 | time since the excitation | 20 ms | 0 to 10 |
+    | 7 | step | horizon | 0 to 1 |
+
+    ## Reward
+    The gain of signal power as a share of what the start state holds, minus time:
+    (|S after|^2 - |S before|^2) / L0^2 - dt / T1. The rate of information about abundance is
+    |S|^2 / N0, so the return is the information rate bought, less its price. Use gamma = 1.
+
+    ## Starting state
+    Polarisation uniform on 0.2 to 1, an ideal pulse of phase 0 and flip angle uniform on 0 to 180
+    degrees, free precession for tau0 uniform on 2 to 20 ms.
+
+    ## Episode end
+    Terminated when |S| >= 0.98 L at the end of a step. Truncated after `horizon` steps.
+
+    ## Arguments
+    `sample` ("oil"), `horizon` (8), `theta0`, `tau0`, `polarisation` (ranges of the start),
+    `theta_max`, `tau_min`, `tau_max`.
+
+    ## Options of reset
+    `tau0` (s), `theta0` (rad), `polarisation` (-1 to 1), `magnetisation` ((3,) or (3, N)).
+
+    ## Metrics
+    `signal` (|S|, M0), `length_bound` (L, M0), `alignment` (|S| / L), `signal_kept` (|S| over the
+    length bound of the start), `aligned` (whether 0.98 was reached), `sequence_time` (s).
+
+    ## Example
+    >>> import gymnasium, palestra
+    >>> env = gymnasium.make("palestra/NMRAlign-v0", sample="oil")
+    >>> observation, info = env.reset(seed=0, options={"theta0": 1.57, "tau0": 0.01})
+
+    ## References
+    Spin echo: Hahn, Phys. Rev. 80 (1950) 580. Phase-shifted trains: Meiboom, Gill, Rev. Sci.
+    Instrum. 29 (1958) 688. The role "align nuclear spins" is one of three in "Counting atoms
+    faster", ICML 2025 (OpenReview uXYZZv6fiE), whose figures are not used.
+
+    ## Version history
+    - v0: first version.
+    """
+
+    horizon: int
+    _own_fields: ClassVar[list[str]] = ["signal", "length", "length0", "T1"]
+
+    def __init__(
+        self,
+        rows: int,
+        *,
+        horizon: int = 8,
+        sample: str | os.PathLike[str] | Sample = "oil",
+        polarisation: Sequence[float] = (0.2, 1.0),
+        theta0: Sequence[float] = (0.0, math.pi),
+        tau0: Sequence[float] = (2e-3, 20e-3),
+        theta_max: float = math.pi,
+        tau_min: float = 1e-4,
+        tau_max: float = 4e-2,
+    ) -> None:
+        super().__init__(
+            rows,
+            horizon=horizon,
+            sample=sample,
+            polarisation=polarisation,
+            theta0=theta0,
+            tau0=tau0,
+            theta_max=theta_max,
+            tau_min=tau_min,
+            tau_max=tau_max,
+        )
+
+    def begin(self, rows: Mask, streams: Streams, options: Options | None) -> None:
+        """Leave the sample as some earlier experiment might have."""
+        self._start(rows, streams, options)
+        e, a = self.ensemble, self.action
+        _align_begin(
+            rows, self.m, e.R1, e.receive, e.weight, e.blocks, self._mz, self._mxy,
+            self._logs, self._observation, a.theta_max, a.tau_min, a.tau_max, self._steps,
+        )  # fmt: skip
+
+    def advance(self, actions: Array, live: Mask, streams: Streams, step: Step) -> None:
+        """One pulse and delay."""
+        e, a = self.ensemble, self.action
+        _align_advance(
+            actions, live, self.m, e.offset_hz, e.b1, e.R1, e.R2, e.receive, e.weight, e.blocks,
+            self._mz, self._mxy, self._logs, self._observation, self._events,
+            a.theta_max, a.tau_min, a.tau_max, self._nu1, self._steps,
+            step.reward, step.terminated, step.duration,
+        )  # fmt: skip
+
+    def metrics(self) -> dict[str, Array]:
+        """See the class."""
+        log = self._logs
+        tiny = np.finfo(np.float64).tiny
+        alignment = log["signal"] / np.maximum(log["length"], tiny)
+        return {
+            "signal": log["signal"].copy(),
+            "length_bound": log["length"].copy(),
+            "alignment": alignment,
+            "signal_kept": log["signal"] / np.maximum(log["length0"], tiny),
+            "aligned": alignment >= ALIGNED,
+            "sequence_time": log["elapsed"].copy(),
+        }

@@ -1,0 +1,368 @@
+"""The event list: pulses, delays and receiver windows, the common currency of everything here.
+
+Policies, classical sequences, optimisers, pictures and exports all read and write it. An event is
+a pulse, then a delay, in which samples may be taken, and at its end an ideal spoiler if asked for.
+Times belong to events, never to a running clock: nothing depends on how long ago it all began.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .bloch import (
+    Ensemble,
+    apply_propagator,
+    equilibrium,
+    pulse_and_delay,
+    pulse_propagator,
+    spoil,
+)
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Receive:
+    """Samples of the signal in the delay of an event.
+
+    Attributes:
+        first: time of the first sample after the end of the pulse, s.
+        dwell: time between samples, s.
+        samples: how many.
+    """
+
+    first: float
+    dwell: float
+    samples: int
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.first < math.inf:
+            raise ValueError(f"first: got {self.first!r}, allowed 0 s or more")
+        if not 0.0 < self.dwell < math.inf:
+            raise ValueError(f"dwell: got {self.dwell!r}, allowed above 0 s")
+        whole = isinstance(self.samples, int) and not isinstance(self.samples, bool)
+        if not whole or self.samples < 1:
+            raise ValueError(f"samples: got {self.samples!r}, allowed an integer of at least 1")
+
+    @property
+    def times(self) -> Array:
+        """Times of the samples after the end of the pulse, s."""
+        return self.first + self.dwell * np.arange(self.samples)
+
+    @property
+    def last(self) -> float:
+        """Time of the last sample, s."""
+        return self.first + self.dwell * (self.samples - 1)
+
+
+@dataclass(frozen=True)
+class Event:
+    """A pulse, then a delay.
+
+    Attributes:
+        theta: nominal flip angle, rad; 0 is no pulse.
+        phi: phase, rad.
+        t_pulse: length of the pulse, s; 0 is a hard pulse.
+        tau: delay after the pulse, s.
+        receive: samples taken in the delay, or None.
+        spoil: whether an ideal spoiler acts at the end of the delay.
+        label: what a person calls it.
+    """
+
+    theta: float = 0.0
+    phi: float = 0.0
+    t_pulse: float = 0.0
+    tau: float = 0.0
+    receive: Receive | None = None
+    spoil: bool = False
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("theta", "phi"):
+            value = getattr(self, name)
+            if not _is_number(value):
+                raise ValueError(f"{name}: got {value!r}, allowed a finite angle in rad")
+        for name in ("t_pulse", "tau"):
+            value = getattr(self, name)
+            if not _is_number(value) or value < 0.0:
+                raise ValueError(f"{name}: got {value!r}, allowed 0 s or more")
+        if self.receive is not None and self.receive.last > self.tau * (1.0 + 1e-12):
+            raise ValueError(
+                f"receive: last sample at {self.receive.last} s, allowed up to tau = {self.tau} s"
+            )
+
+    @property
+    def duration(self) -> float:
+        """Pulse and delay, s."""
+        return self.t_pulse + self.tau
+
+    def split(self, time: float) -> tuple[Event, Event]:
+        """Two events that do what this one does, cut `time` seconds after its beginning.
+
+        A finite pulse is cut with its flip angle in proportion. Samples at the cut fall to the
+        first part, the spoiler to the second.
+
+        Raises:
+            ValueError: time outside 0 to duration.
+        """
+        if not 0.0 <= time <= self.duration:
+            raise ValueError(f"time: got {time}, allowed 0 to {self.duration} s")
+        if time < self.t_pulse:
+            part = time / self.t_pulse
+            before = replace(
+                self, theta=part * self.theta, t_pulse=time, tau=0.0, receive=None, spoil=False
+            )
+            rest = self.t_pulse - time
+            return before, replace(self, theta=(1.0 - part) * self.theta, t_pulse=rest)
+        passed = time - self.t_pulse
+        early, late = _split_receive(self.receive, passed)
+        before = replace(self, tau=passed, receive=early, spoil=False)
+        after = replace(self, theta=0.0, t_pulse=0.0, tau=self.tau - passed, receive=late)
+        return before, after
+
+
+def _is_number(value: Any) -> bool:
+    number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
+    return number and math.isfinite(value)
+
+
+def _split_receive(receive: Receive | None, time: float) -> tuple[Receive | None, Receive | None]:
+    if receive is None:
+        return None, None
+    early = int(np.count_nonzero(receive.times <= time))
+    first = replace(receive, samples=early) if early else None
+    left = receive.samples - early
+    if not left:
+        return first, None
+    return first, Receive(receive.first + early * receive.dwell - time, receive.dwell, left)
+
+
+@dataclass(frozen=True)
+class EventList:
+    """Events in order."""
+
+    events: tuple[Event, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.events)
+
+    def __getitem__(self, index: int) -> Event:
+        return self.events[index]
+
+    def __add__(self, other: EventList) -> EventList:
+        return EventList(self.events + other.events)
+
+    def __mul__(self, times: int) -> EventList:
+        return EventList(self.events * times)
+
+    @property
+    def duration(self) -> float:
+        """Seconds from beginning to end."""
+        return math.fsum(event.duration for event in self.events)
+
+    @property
+    def longest_gap(self) -> float:
+        """The longest delay, s."""
+        return max((event.tau for event in self.events), default=0.0)
+
+    def split(self, time: float) -> tuple[EventList, EventList]:
+        """Two lists that together do what this one does, cut at `time` seconds.
+
+        Raises:
+            ValueError: time outside 0 to duration.
+        """
+        if not 0.0 <= time <= self.duration:
+            raise ValueError(f"time: got {time}, allowed 0 to {self.duration} s")
+        left = time
+        for k, event in enumerate(self.events):
+            if left < event.duration:
+                before, after = event.split(left)
+                return (
+                    EventList((*self.events[:k], before)),
+                    EventList((after, *self.events[k + 1 :])),
+                )
+            left -= event.duration
+        return self, EventList()
+
+    def to_json(self) -> str:
+        """JSON: phases and flip angles in degrees, times in microseconds."""
+        rows = [dict(zip(_COLUMNS, _row(event), strict=True)) for event in self.events]
+        return json.dumps({"events": rows}, indent=2)
+
+    @staticmethod
+    def from_json(text: str) -> EventList:
+        """Read what `to_json` wrote.
+
+        Raises:
+            ValueError: not such a document.
+        """
+        document = json.loads(text)
+        if not isinstance(document, dict) or not isinstance(document.get("events"), list):
+            raise ValueError('event list: got no "events", allowed {"events": [...]}')
+        return EventList(tuple(_event(k, row) for k, row in enumerate(document["events"])))
+
+    def to_csv(self) -> str:
+        """CSV with a header: phases and flip angles in degrees, times in microseconds."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(_COLUMNS)
+        writer.writerows(_row(event) for event in self.events)
+        return text.getvalue()
+
+    @staticmethod
+    def from_csv(text: str) -> EventList:
+        """Read what `to_csv` wrote.
+
+        Raises:
+            ValueError: missing columns or values that are not allowed.
+        """
+        reader = csv.DictReader(io.StringIO(text))
+        if tuple(reader.fieldnames or ()) != _COLUMNS:
+            raise ValueError(f"event list: got columns {reader.fieldnames}, allowed {_COLUMNS}")
+        return EventList(tuple(_event(k, row) for k, row in enumerate(reader)))
+
+
+_COLUMNS = (
+    "flip_deg",
+    "phase_deg",
+    "pulse_us",
+    "delay_us",
+    "first_sample_us",
+    "dwell_us",
+    "samples",
+    "spoil",
+    "label",
+)
+
+
+def _row(event: Event) -> tuple[Any, ...]:
+    r = event.receive
+    window = (r.first * 1e6, r.dwell * 1e6, r.samples) if r else (0.0, 0.0, 0)
+    return (
+        math.degrees(event.theta),
+        math.degrees(event.phi),
+        event.t_pulse * 1e6,
+        event.tau * 1e6,
+        *window,
+        int(event.spoil),
+        event.label,
+    )
+
+
+def _event(k: int, row: dict[str, Any]) -> Event:
+    try:
+        samples = int(row["samples"])
+        first, dwell = float(row["first_sample_us"]) * 1e-6, float(row["dwell_us"]) * 1e-6
+        return Event(
+            theta=math.radians(float(row["flip_deg"])),
+            phi=math.radians(float(row["phase_deg"])),
+            t_pulse=float(row["pulse_us"]) * 1e-6,
+            tau=float(row["delay_us"]) * 1e-6,
+            receive=Receive(first, dwell, samples) if samples else None,
+            spoil=bool(int(row["spoil"])),
+            label=str(row["label"]),
+        )
+    except KeyError as missing:
+        raise ValueError(f"event {k}: {missing} is missing") from None
+    except (TypeError, ValueError) as reason:
+        raise ValueError(f"event {k}: {reason}") from None
+
+
+def pulse_train(pulses: Iterable[tuple[float, float]]) -> EventList:
+    """Pulses (theta, phi) in radians without delays: a composite pulse."""
+    return EventList(tuple(Event(theta=theta, phi=phi) for theta, phi in pulses))
+
+
+def receiver(tau: float, dead_time: float, dwell: float) -> Receive | None:
+    """The receiver open during a whole delay but for the dead time after the pulse.
+
+    Raises:
+        ValueError: the dead time fills the delay.
+    """
+    if not 0.0 <= dead_time < tau:
+        raise ValueError(f"dead_time: got {dead_time}, allowed 0 to below the delay {tau} s")
+    return Receive(dead_time, dwell, 1 + int((tau - dead_time) / dwell * (1 + 1e-12)))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What an event list did to one experiment.
+
+    Attributes:
+        m: final state, (1, 3, N).
+        times: times of the samples since the beginning of the list, s, (K,).
+        signal: samples of Mx + i My, complex (K,).
+    """
+
+    m: Array
+    times: Array
+    signal: Array
+
+
+def run(
+    events: EventList, ensemble: Ensemble, m: Array | None = None, abundance: float = 1.0
+) -> Trace:
+    """Run an event list on one experiment, exactly.
+
+    Pulses with a length are finite (offset and relaxation act during them), others hard.
+
+    Args:
+        events: the list.
+        ensemble: one experiment (one row).
+        m: start state (1, 3, N), left as it is; None is equilibrium.
+        abundance: factor of the signal.
+
+    Raises:
+        ValueError: an ensemble of more than one row.
+    """
+    if ensemble.shape[0] != 1:
+        raise ValueError(f"ensemble: got {ensemble.shape[0]} rows, allowed 1")
+    m = equilibrium(ensemble) if m is None else np.array(m, np.float64)
+    propagators: dict[tuple[float, float, float], Array] = {}
+    times: list[Array] = []
+    samples: list[Array] = []
+    begun = 0.0
+    for event in events:
+        if event.t_pulse > 0.0:
+            key = (event.theta, event.phi, event.t_pulse)
+            if key not in propagators:
+                propagators[key] = pulse_propagator(ensemble, *key)
+            apply_propagator(m, propagators[key])
+        elif event.theta != 0.0:
+            pulse_and_delay(m, ensemble, event.theta, event.phi, 0.0)
+        if event.receive is not None:
+            times.append(begun + event.t_pulse + event.receive.times)
+            samples.append(abundance * acquire(m, ensemble, event.receive.times))
+        if event.tau > 0.0:
+            pulse_and_delay(m, ensemble, 0.0, 0.0, event.tau)
+        if event.spoil:
+            spoil(m)
+        begun += event.duration
+    none = np.zeros(0)
+    return Trace(
+        m=m,
+        times=np.concatenate([none, *times]),
+        signal=np.concatenate([none.astype(complex), *samples]),
+    )
+
+
+def acquire(m: Array, ensemble: Ensemble, times: Array) -> Array:
+    """Signal of one experiment at times (K,) after the state `m`, with nothing but precession.
+
+    Each sample is computed from the state, none from the sample before it.
+    """
+    transverse = ensemble.receive[0] * (m[0, 0] + 1j * m[0, 1])
+    rates = 2j * np.pi * ensemble.offset_hz[0] - ensemble.rate_of_isochromat(ensemble.R2)[0]
+    return np.asarray(np.exp(np.multiply.outer(times, rates)) @ transverse)

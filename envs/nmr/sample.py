@@ -1,0 +1,709 @@
+"""What is in the magnet: species, field, instrument and task, as a person would write them down.
+
+A *sample* is a TOML file (or a `Sample`). It says what is known beforehand; each episode then
+*draws* one magnet and one sample from it: offsets, transmit field, relaxation times where they
+vary.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tomllib
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from palestra.kernels import kernel
+from palestra.streams import philox
+
+from .bloch import Ensemble
+
+Array = npt.NDArray[Any]
+
+SHAPES = ("gaussian", "lorentzian", "uniform", "table")
+SAMPLINGS = ("stratified", "quantile", "equispaced", "gauss-hermite")
+PULSE_MODELS = ("hard", "finite")
+INFORMATION = ("known", "marginal")
+PRESETS = ("oil", "sugar", "soil", "mixed", "random")
+
+# Gyromagnetic ratios, rad/s/T (CODATA for 1H; IUPAC frequency ratios for the others).
+GYROMAGNETIC = {"1H": 2.6752218708e8, "13C": 6.728284e7, "19F": 2.51815e8, "31P": 1.08394e8}
+HBAR, BOLTZMANN = 1.054571817e-34, 1.380649e-23  # J s, J/K (CODATA 2018)
+
+HARD_PULSE_OFFSET = 0.02  # offset / nutation rate beyond which "hard" misleads (0.13 M0 at 0.16)
+
+
+# ------------------------------------------------------------------------------- what is checked
+
+
+def _number(where: str, value: Any, allowed: str, low: float, high: float = math.inf) -> None:
+    """Raise unless value is a finite number with low <= value <= high.
+
+    An open bound is written as the next float above it, `_ABOVE_ZERO`.
+    """
+    number = isinstance(value, int | float | np.floating | np.integer)
+    if not number or isinstance(value, bool) or not math.isfinite(value):
+        raise ValueError(f"{where}: got {value!r}, allowed {allowed}")
+    if not low <= value <= high:
+        raise ValueError(f"{where}: got {value}, allowed {allowed}")
+
+
+def _integer(where: str, value: Any, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ValueError(f"{where}: got {value!r}, allowed an integer {low} to {high}")
+
+
+def _choice(where: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{where}: got {value!r}, allowed {', '.join(choices)}")
+
+
+_ABOVE_ZERO = 5e-324
+
+
+@dataclass(frozen=True)
+class Species:
+    """A kind of spin.
+
+    Attributes:
+        fraction: its share of the spins; the shares of a sample sum to 1.
+        T1: longitudinal relaxation time, s.
+        T2: transverse relaxation time without field spread, s; at most 2 T1.
+        shift_hz: chemical shift from the carrier, Hz.
+        J_hz: one-bond coupling to each proton, Hz.
+        n_H: number of equivalent protons, 0 to 3. Without proton pulses and with slow protons a
+            multiplet is a set of isochromats at its lines.
+    """
+
+    fraction: float
+    T1: float
+    T2: float
+    shift_hz: float = 0.0
+    J_hz: float = 0.0
+    n_H: int = 0
+
+    def __post_init__(self) -> None:
+        _number("fraction", self.fraction, "0 to 1", 0.0, 1.0)
+        _number("T1", self.T1, "a time above 0 s", _ABOVE_ZERO)
+        _number("T2", self.T2, f"above 0 s and at most 2 T1 = {2 * self.T1:g} s", _ABOVE_ZERO)
+        if self.T2 > 2 * self.T1:
+            raise ValueError(
+                f"T2: got {self.T2}, allowed above 0 s and at most 2 T1 = {2 * self.T1:g} s"
+            )
+        _number("shift_hz", self.shift_hz, "a finite number of Hz", -math.inf)
+        _number("J_hz", self.J_hz, "a finite number of Hz", -math.inf)
+        _integer("n_H", self.n_H, 0, 3)
+        if self.T2 > self.T1:
+            warnings.warn(
+                f"T2 = {self.T2} s exceeds T1 = {self.T1} s: possible up to 2 T1, but rare",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    @property
+    def lines(self) -> list[tuple[float, float]]:
+        """(offset in Hz, share) of the lines of the multiplet: binomial, J apart."""
+        n = self.n_H
+        return [
+            (self.shift_hz + (k - n / 2) * self.J_hz, math.comb(n, k) / 2**n) for k in range(n + 1)
+        ]
+
+
+@dataclass(frozen=True)
+class Field:
+    """The magnet and the coil: how fields spread over the sample, and how that is sampled.
+
+    Attributes:
+        b0_fwhm_hz: full width at half maximum of the offsets, Hz (shape "table": must be 0).
+        b0_shape: gaussian, lorentzian (slow to converge in n_iso), uniform or table.
+        b0_table: for the shape "table", rows (offset in Hz, density), offsets ascending.
+        b1_sd: relative standard deviation of the transmit field.
+        reciprocity: whether the same coil receives, so that signal weights follow b1.
+        n_iso: isochromats for each line of each species.
+        sampling: stratified (random in each of n_iso equal shares, anew each episode), quantile
+            (the middle of each share), equispaced (over three half widths to either side, weighted
+            by density) or gauss-hermite (gaussian only). The last three revive: see `revival_time`.
+    """
+
+    b0_fwhm_hz: float = 50.0
+    b0_shape: str = "gaussian"
+    b0_table: tuple[tuple[float, float], ...] = ()
+    b1_sd: float = 0.03
+    reciprocity: bool = False
+    n_iso: int = 32
+    sampling: str = "stratified"
+
+    def __post_init__(self) -> None:
+        _number("b0_fwhm_hz", self.b0_fwhm_hz, "0 Hz or more", 0.0)
+        _choice("b0_shape", self.b0_shape, SHAPES)
+        _number("b1_sd", self.b1_sd, "0 to 0.2", 0.0, 0.2)
+        if not isinstance(self.reciprocity, bool):
+            raise ValueError(f"reciprocity: got {self.reciprocity!r}, allowed true or false")
+        _integer("n_iso", self.n_iso, 1, 65536)
+        _choice("sampling", self.sampling, SAMPLINGS)
+        self._check_table()
+        if self.sampling == "gauss-hermite":
+            if self.b0_shape != "gaussian":
+                raise ValueError(
+                    f"sampling: got 'gauss-hermite' with b0_shape {self.b0_shape!r}, allowed only "
+                    "with 'gaussian'"
+                )
+            _integer("n_iso", self.n_iso, 1, 100)
+        if self.sampling == "equispaced":
+            _integer("n_iso", self.n_iso, 2, 65536)
+
+    def _check_table(self) -> None:
+        if self.b0_shape != "table":
+            if self.b0_table:
+                raise ValueError(
+                    f"b0_table: got rows with b0_shape {self.b0_shape!r}, allowed only with 'table'"
+                )
+            return
+        if self.b0_fwhm_hz != 0:
+            raise ValueError(
+                f"b0_fwhm_hz: got {self.b0_fwhm_hz}, allowed 0 with b0_shape 'table', which has "
+                "its own width"
+            )
+        allowed = "two or more rows [offset in Hz, density >= 0] in ascending order"
+        rows = self.b0_table
+        sound = len(rows) >= 2 and all(len(row) == 2 for row in rows)
+        if sound:
+            table = np.asarray(rows, np.float64)
+            ascending = bool((np.diff(table[:, 0]) > 0).all())
+            sound = bool(np.isfinite(table).all()) and ascending
+            sound = sound and bool((table[:, 1] >= 0).all()) and table[:, 1].max() > 0
+        if not sound:
+            raise ValueError(f"b0_table: got {rows!r}, allowed {allowed}")
+
+    @property
+    def scale_hz(self) -> float:
+        """What a quantile of the unit shape is multiplied with: the width, or 1 for a table."""
+        return 1.0 if self.b0_shape == "table" else self.b0_fwhm_hz
+
+    @cached_property
+    def cumulative_table(self) -> tuple[Array, Array]:
+        """Offsets in Hz and cumulative probability of the table (trapezoids); else empty."""
+        if self.b0_shape != "table":
+            return np.zeros(0), np.zeros(0)
+        table = np.asarray(self.b0_table, np.float64)
+        mass = np.diff(table[:, 0]) * (table[1:, 1] + table[:-1, 1]) / 2
+        cumulative = np.concatenate([[0.0], np.cumsum(mass) / mass.sum()])
+        cumulative[-1] = 1.0
+        return np.ascontiguousarray(table[:, 0]), cumulative
+
+    def quantile(self, u: float) -> float:
+        """Offset in Hz below which the share u of the spins lies."""
+        offsets, cumulative = self.cumulative_table
+        shape = SHAPES.index(self.b0_shape)
+        return self.scale_hz * float(unit_quantile(shape, u, offsets, cumulative))
+
+    @property
+    def half_band_hz(self) -> float:
+        """Largest offset but for the outermost 1 % of the spins, Hz."""
+        return max(abs(self.quantile(0.005)), abs(self.quantile(0.995)))
+
+    def nodes(self) -> tuple[Array, Array]:
+        """Unit offsets (times `scale_hz`) and weights (n_iso,) of deterministic sampling."""
+        n = self.n_iso
+        if self.sampling == "gauss-hermite":
+            x, w = np.polynomial.hermite_e.hermegauss(n)
+            return x * _SD_OF_FWHM, w / w.sum()
+        offsets, cumulative = self.cumulative_table
+        shape = SHAPES.index(self.b0_shape)
+        if self.sampling == "equispaced":
+            x = np.linspace(-1.5, 1.5, n)
+            if self.b0_shape == "table":
+                x = np.linspace(offsets[0], offsets[-1], n)
+                w = np.interp(x, *np.asarray(self.b0_table).T)
+            else:
+                w = {
+                    "gaussian": np.exp(-0.5 * (x / _SD_OF_FWHM) ** 2),
+                    "lorentzian": 1.0 / (1.0 + 4.0 * x * x),
+                    "uniform": (abs(x) <= 0.5).astype(float),
+                }[self.b0_shape]
+            return x, w / w.sum()
+        middle = (np.arange(n) + 0.5) / n
+        x = np.array([unit_quantile(shape, u, offsets, cumulative) for u in middle])
+        return x, np.full(n, 1.0 / n)
+
+    @property
+    def revival_time(self) -> float:
+        """When isochromats on a grid come back together and fake an echo, s (inf if random)."""
+        if self.sampling == "stratified" or self.n_iso < 2 or self.scale_hz == 0.0:
+            return math.inf
+        spacing = self.scale_hz * np.diff(np.sort(self.nodes()[0])).min()
+        return math.inf if spacing == 0 else 1.0 / float(spacing)
+
+
+@dataclass(frozen=True)
+class Instrument:
+    """The spectrometer.
+
+    Attributes:
+        B0: static field, T.
+        temperature: K.
+        isotope: one of GYROMAGNETIC.
+        nu1_max_hz: nutation frequency of a pulse, Hz; 5 kHz is a 50 us 90-degree pulse.
+        dead_time: from the end of a pulse to the first sample, s.
+        dwell: time between samples, s.
+        eps1: relative error of the abundance after one ideal 90-degree shot whose whole T2 decay
+            is acquired; sets the noise.
+        pulse_model: "hard" (no duration) or "finite" (offset and relaxation act during pulses).
+    """
+
+    B0: float = 0.5
+    temperature: float = 298.15
+    isotope: str = "13C"
+    nu1_max_hz: float = 5000.0
+    dead_time: float = 100e-6
+    dwell: float = 100e-6
+    eps1: float = 0.3
+    pulse_model: str = "hard"
+
+    def __post_init__(self) -> None:
+        _number("B0", self.B0, "above 0 T", _ABOVE_ZERO)
+        _number("temperature", self.temperature, "above 0 K", _ABOVE_ZERO)
+        _choice("isotope", self.isotope, tuple(GYROMAGNETIC))
+        _number("nu1_max_hz", self.nu1_max_hz, "above 0 Hz", _ABOVE_ZERO)
+        _number("dead_time", self.dead_time, "0 s or more", 0.0)
+        _number("dwell", self.dwell, "above 0 s", _ABOVE_ZERO)
+        _number("eps1", self.eps1, "above 0", _ABOVE_ZERO)
+        _choice("pulse_model", self.pulse_model, PULSE_MODELS)
+
+    @property
+    def larmor_hz(self) -> float:
+        """Larmor frequency, Hz."""
+        return GYROMAGNETIC[self.isotope] * self.B0 / (2 * math.pi)
+
+    @property
+    def polarisation(self) -> float:
+        """P = tanh(gamma hbar B0 / (2 k T)) of a spin 1/2."""
+        energy = GYROMAGNETIC[self.isotope] * HBAR * self.B0
+        return math.tanh(energy / (2 * BOLTZMANN * self.temperature))
+
+    def equilibrium_magnetisation(self, spins_per_m3: float) -> float:
+        """M0 = n gamma hbar P / 2, A/m."""
+        return spins_per_m3 * GYROMAGNETIC[self.isotope] * HBAR * self.polarisation / 2
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be measured.
+
+    Attributes:
+        eps: relative error of the abundance to be reached.
+        log_T1_sd: prior standard deviation of ln T1.
+        log_T2_sd: prior standard deviation of ln T2.
+        log_b1_sd: prior standard deviation of the logarithm of the transmit field.
+        information: "known" (relaxation is given) or "marginal" (it is estimated too).
+        max_time: give up after this many times the time bound.
+    """
+
+    eps: float = 0.05
+    log_T1_sd: float = 0.5
+    log_T2_sd: float = 0.5
+    log_b1_sd: float = 0.03
+    information: str = "known"
+    max_time: float = 30.0
+
+    def __post_init__(self) -> None:
+        _number("eps", self.eps, "above 0", _ABOVE_ZERO)
+        for name in ("log_T1_sd", "log_T2_sd", "log_b1_sd"):
+            _number(name, getattr(self, name), "0 or more", 0.0)
+        _choice("information", self.information, INFORMATION)
+        _number("max_time", self.max_time, "above 0", _ABOVE_ZERO)
+
+
+@dataclass(frozen=True)
+class Vary:
+    """What differs from episode to episode in a sample of one species.
+
+    Attributes:
+        T1: (low, high) in s, uniform in the logarithm.
+        T2_over_T1: (low, high), uniform in the logarithm; high at most 2.
+        b0_fwhm_hz: (low, high) in Hz, uniform.
+    """
+
+    T1: tuple[float, float] | None = None
+    T2_over_T1: tuple[float, float] | None = None
+    b0_fwhm_hz: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("T1", _ABOVE_ZERO, math.inf),
+            ("T2_over_T1", _ABOVE_ZERO, 2.0),
+            ("b0_fwhm_hz", 0.0, math.inf),
+        ):
+            span = getattr(self, name)
+            if span is None:
+                continue
+            top = f" to {high:g}" if high < math.inf else ""
+            allowed = f"[low, high] with low <= high, within {'above ' if low else ''}0{top}"
+            if not isinstance(span, tuple) or len(span) != 2:
+                raise ValueError(f"{name}: got {span!r}, allowed {allowed}")
+            for end in span:
+                _number(name, end, allowed, low, high)
+            if span[0] > span[1]:
+                raise ValueError(f"{name}: got {list(span)}, allowed {allowed}")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """All that is known of a measurement before it begins."""
+
+    species: tuple[Species, ...]
+    field: Field = Field()
+    instrument: Instrument = Instrument()
+    task: Task = Task()
+    vary: Vary = Vary()
+    name: str = "sample"
+    comment: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.species:
+            raise ValueError("species: got none, allowed one or more")
+        total = sum(s.fraction for s in self.species)
+        if abs(total - 1.0) > 1e-6:
+            raise ValueError(f"species: got fractions that sum to {total:g}, allowed a sum of 1")
+        if self.vary != Vary() and len(self.species) > 1:
+            raise ValueError(f"vary: got {len(self.species)} species, allowed only with one")
+        if self.vary.b0_fwhm_hz and self.field.b0_shape == "table":
+            raise ValueError("vary.b0_fwhm_hz: got a range, allowed only without b0_shape 'table'")
+        self._check_dwell()
+        self._check_hard_pulse()
+
+    @property
+    def band_hz(self) -> float:
+        """Largest offset of any line but for the outermost 1 % of its spins, Hz."""
+        widest = self.vary.b0_fwhm_hz
+        half = self.field.half_band_hz
+        if widest and self.field.b0_fwhm_hz > 0:
+            half *= widest[1] / self.field.b0_fwhm_hz
+        return half + max(abs(line) for s in self.species for line, _ in s.lines)
+
+    def _check_dwell(self) -> None:
+        if 1.0 / self.instrument.dwell < 2.0 * self.band_hz:
+            raise ValueError(
+                f"instrument.dwell: got {self.instrument.dwell}, allowed at most "
+                f"{0.5 / self.band_hz:.3g} s for offsets of +-{self.band_hz:.4g} Hz, which would "
+                "alias"
+            )
+
+    def _check_hard_pulse(self) -> None:
+        ratio = self.band_hz / self.instrument.nu1_max_hz
+        if self.instrument.pulse_model == "hard" and ratio > HARD_PULSE_OFFSET:
+            warnings.warn(
+                f"instrument.pulse_model: 'hard' ignores offsets during pulses, but they reach "
+                f"{ratio:.3f} of the nutation rate (up to {HARD_PULSE_OFFSET} is harmless); "
+                "set 'finite'",
+                UserWarning,
+                stacklevel=4,
+            )
+
+    def warn_of_revival(self, longest: float) -> None:
+        """Warn if isochromats on a grid rephase by themselves within `longest` seconds."""
+        revival = self.field.revival_time
+        if revival < longest:
+            needed = math.ceil(self.field.n_iso * longest / revival) + 1
+            warnings.warn(
+                f"field.n_iso: {self.field.n_iso} isochromats with sampling "
+                f"{self.field.sampling!r} rephase after {revival:.3g} s and fake an echo within "
+                f"{longest:.3g} s; set n_iso = {needed}, or sampling 'stratified'",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    @property
+    def N0(self) -> float:
+        """Noise density, s: eps1^2 times the integral of |S|^2 over an ideal shot (T2 / 2)."""
+        pairs = [(a, b) for a in self.species for b in self.species]
+        energy = sum(a.fraction * b.fraction / (1 / a.T2 + 1 / b.T2) for a, b in pairs)
+        return self.instrument.eps1**2 * energy
+
+    @property
+    def T_bound(self) -> float:
+        """No sequence that starts at equilibrium reaches `task.eps` sooner, s.
+
+        From the energy balance: the integral of |S|^2 is at most
+        sum_j f_j T2_j (1/2 + T / (4 T1_j)); for one species 2 T1 ((eps1/eps)^2 - 1).
+        """
+        at_once = sum(s.fraction * s.T2 for s in self.species) / 2
+        per_second = sum(s.fraction * s.T2 / s.T1 for s in self.species) / 4
+        return max(0.0, (self.N0 / self.task.eps**2 - at_once) / per_second)
+
+    # ---------------------------------------------------------------------------------- drawing
+
+    @cached_property
+    def _layout(self) -> tuple[Array, Array, Array, Array, Array]:
+        """Blocks (S + 1,); line offset, weight, stratum and unit node of each isochromat (N,)."""
+        unit, share = self.field.nodes()
+        n = self.field.n_iso
+        lines = [(line, s.fraction * part) for s in self.species for line, part in s.lines]
+        blocks = np.cumsum([0] + [n * len(s.lines) for s in self.species])
+        line_hz = np.repeat([line for line, _ in lines], n)
+        weight = np.concatenate([part * share for _, part in lines])
+        stratum = np.tile(np.arange(n), len(lines))
+        return blocks.astype(np.int64), line_hz, weight, stratum, np.tile(unit, len(lines))
+
+    def allocate(self, rows: int) -> Ensemble:
+        """Room for the isochromats of `rows` experiments, to be filled by `draw`."""
+        blocks, _, weight, _, _ = self._layout
+        shape, species = (rows, weight.size), (rows, len(self.species))
+        return Ensemble(
+            offset_hz=np.zeros(shape),
+            b1=np.ones(shape),
+            R1=np.ones(species),
+            R2=np.ones(species),
+            blocks=blocks,
+            weight=weight,
+            receive=np.tile(weight, (rows, 1)),
+        )
+
+    def draw(self, into: Ensemble, rows: Array, keys: Array, episodes: Array) -> None:
+        """Draw the magnet and the relaxation times of the masked rows' episodes.
+
+        Args:
+            into: what `allocate` gave.
+            rows: bool (B,).
+            keys: Philox keys, uint64 (B,) (`streams.dynamics`).
+            episodes: uint64 (B,) (`streams.episode`).
+        """
+        _, line_hz, weight, stratum, unit = self._layout
+        table_hz, cumulative = self.field.cumulative_table
+        T1 = np.array([s.T1 for s in self.species])
+        T2 = np.array([s.T2 for s in self.species])
+        vary = self.vary
+        ratio = T2[0] / T1[0]
+        _draw(
+            rows,
+            keys,
+            episodes,
+            into.offset_hz,
+            into.b1,
+            into.R1,
+            into.R2,
+            into.receive,
+            line_hz,
+            weight,
+            stratum,
+            unit,
+            T1,
+            T2,
+            vary.T1 or (T1[0], T1[0]),
+            vary.T2_over_T1 or (ratio, ratio),
+            vary.b0_fwhm_hz or (self.field.scale_hz, self.field.scale_hz),
+            vary.T1 is not None or vary.T2_over_T1 is not None,
+            self.field.n_iso if self.field.sampling == "stratified" else 0,
+            SHAPES.index(self.field.b0_shape),
+            table_hz,
+            cumulative,
+            float(self.field.b1_sd),
+            self.field.reciprocity,
+        )
+
+
+# Draw numbers of an episode's step 0. Environments use those below ISOCHROMAT.
+DRAW_RELAXATION, DRAW_WIDTH = 0, 1
+ISOCHROMAT = 1024  # isochromat i draws its offset and its b1 together, as number ISOCHROMAT + i
+_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
+_SD_OF_FWHM = 1.0 / (2.0 * math.sqrt(2.0 * math.log(2.0)))
+_TO_UNIT = 2.0**-53
+
+
+@kernel
+def uniform_pair(key, episode, step, draw):  # type: ignore[no-untyped-def]
+    """Two independent float64 on (0, 1) from one Philox block."""
+    a, b, c, d = philox(key, episode, step, draw)
+    u = np.float64((a << np.uint64(21)) ^ (b >> np.uint64(11)))
+    v = np.float64((c << np.uint64(21)) ^ (d >> np.uint64(11)))
+    return (u + 0.5) * _TO_UNIT, (v + 0.5) * _TO_UNIT
+
+
+@kernel
+def normal_quantile(p):  # type: ignore[no-untyped-def]
+    """Quantile of the standard normal distribution.
+
+    Algorithm AS 241, PPND16 (Wichura, Applied Statistics 37 (1988) 477): about 1e-16 relative.
+    """
+    q = p - 0.5
+    if abs(q) <= 0.425:
+        r = 0.180625 - q * q
+        num = (((((((2509.0809287301226727 * r + 33430.575583588128105) * r
+            + 67265.770927008700853) * r + 45921.953931549871457) * r
+            + 13731.693765509461125) * r + 1971.5909503065514427) * r
+            + 133.14166789178437745) * r + 3.387132872796366608)  # fmt: skip
+        den = (((((((5226.495278852854561 * r + 28729.085735721942674) * r
+            + 39307.89580009271061) * r + 21213.794301586595867) * r
+            + 5394.1960214247511077) * r + 687.1870074920579083) * r
+            + 42.313330701600911252) * r + 1.0)  # fmt: skip
+        return q * num / den
+    r = math.sqrt(-math.log(p if q < 0.0 else 1.0 - p))
+    if r <= 5.0:
+        r -= 1.6
+        num = (((((((7.7454501427834140764e-4 * r + 0.0227238449892691845833) * r
+            + 0.24178072517745061177) * r + 1.27045825245236838258) * r
+            + 3.64784832476320460504) * r + 5.7694972214606914055) * r
+            + 4.6303378461565452959) * r + 1.42343711074968357734)  # fmt: skip
+        den = (((((((1.05075007164441684324e-9 * r + 5.475938084995344946e-4) * r
+            + 0.0151986665636164571966) * r + 0.14810397642748007459) * r
+            + 0.68976733498510000455) * r + 1.6763848301838038494) * r
+            + 2.05319162663775882187) * r + 1.0)  # fmt: skip
+    else:
+        r -= 5.0
+        num = (((((((2.01033439929228813265e-7 * r + 2.71155556874348757815e-5) * r
+            + 0.0012426609473880784386) * r + 0.026532189526576123093) * r
+            + 0.29656057182850489123) * r + 1.7848265399172913358) * r
+            + 5.4637849111641143699) * r + 6.6579046435011037772)  # fmt: skip
+        den = (((((((2.04426310338993978564e-15 * r + 1.4215117583164458887e-7) * r
+            + 1.8463183175100546818e-5) * r + 7.868691311456132591e-4) * r
+            + 0.0148753612908506148525) * r + 0.13692988092273580531) * r
+            + 0.59983220655588793769) * r + 1.0)  # fmt: skip
+    return -num / den if q < 0.0 else num / den
+
+
+@kernel
+def unit_quantile(shape, u, table_hz, cumulative):  # type: ignore[no-untyped-def]
+    """Quantile of a line shape of unit full width at half maximum (a table: in Hz)."""
+    if shape == 0:  # gaussian
+        return _SD_OF_FWHM * normal_quantile(u)
+    if shape == 1:  # lorentzian
+        return 0.5 * math.tan(math.pi * (u - 0.5))
+    if shape == 2:  # uniform
+        return u - 0.5
+    right = min(max(np.searchsorted(cumulative, u), 1), cumulative.size - 1)
+    low, high = cumulative[right - 1], cumulative[right]
+    part = (u - low) / (high - low) if high > low else 0.5
+    return table_hz[right - 1] + part * (table_hz[right] - table_hz[right - 1])
+
+
+@kernel
+def _draw(  # type: ignore[no-untyped-def]
+    rows, keys, episodes, offset_hz, b1, R1, R2, receive, line_hz, weight, stratum, unit, T1, T2,
+    T1_span, ratio_span, width_span, relaxation_varies, strata, shape, table_hz, cumulative, b1_sd,
+    reciprocity,
+):  # fmt: skip
+    for row in range(rows.shape[0]):
+        if not rows[row]:
+            continue
+        key, episode = keys[row], episodes[row]
+        u, v = uniform_pair(key, episode, 0, DRAW_RELAXATION)
+        for s in range(T1.size):
+            R1[row, s], R2[row, s] = 1.0 / T1[s], 1.0 / T2[s]
+        if relaxation_varies:
+            R1[row, 0] = 1.0 / (T1_span[0] * (T1_span[1] / T1_span[0]) ** u)
+            R2[row, 0] = R1[row, 0] / (ratio_span[0] * (ratio_span[1] / ratio_span[0]) ** v)
+        u, _ = uniform_pair(key, episode, 0, DRAW_WIDTH)
+        width = width_span[0] + u * (width_span[1] - width_span[0])
+        received = 0.0
+        for i in range(weight.size):
+            if strata:
+                u, v = uniform_pair(key, episode, 0, ISOCHROMAT + i)
+                x = unit_quantile(shape, (stratum[i] + u) / strata, table_hz, cumulative)
+            else:  # as deterministic as the offsets, and spread evenly over them
+                x, v = unit[i], (0.5 + i * _GOLDEN) % 1.0
+            offset_hz[row, i] = line_hz[i] + width * x
+            b1[row, i] = 1.0 + b1_sd * normal_quantile(v)
+            received += weight[i] * b1[row, i]
+        if reciprocity:
+            for i in range(weight.size):
+                receive[row, i] = weight[i] * b1[row, i] / received
+
+
+# ------------------------------------------------------------------------------- reading a file
+
+
+def load_sample(sample: str | os.PathLike[str] | Sample) -> Sample:
+    """A sample by the name of a preset, from a TOML file (a path with a suffix), or as it is.
+
+    Raises:
+        ValueError: unknown preset, or a value that is not allowed; names file, field, value and
+            what is allowed.
+        FileNotFoundError: no such file.
+    """
+    if isinstance(sample, Sample):
+        return sample
+    path = Path(sample)
+    if path.suffix:
+        return parse_sample(path.read_text(encoding="utf-8"), str(path))
+    if str(sample) not in PRESETS:
+        raise ValueError(
+            f"sample: got {str(sample)!r}, allowed {', '.join(PRESETS)}, or the path of a file "
+            "with a suffix, such as my_sample.toml"
+        )
+    text = (
+        resources.files("palestra.envs.nmr").joinpath("data", f"{sample}.toml").read_text("utf-8")
+    )
+    return parse_sample(text, f"{sample}.toml")
+
+
+def parse_sample(text: str, source: str) -> Sample:
+    """A sample from the text of a TOML file called `source`.
+
+    Raises:
+        ValueError: as `load_sample`.
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as reason:
+        raise ValueError(f"{source}: not TOML: {reason}") from None
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            sample = _build(document)
+    except ValueError as reason:
+        raise ValueError(f"{source}: {reason}") from None
+    for warning in caught:
+        warnings.warn(f"{source}: {warning.message}", UserWarning, stacklevel=3)
+    return sample
+
+
+_SECTIONS: dict[str, type] = {"field": Field, "instrument": Instrument, "task": Task, "vary": Vary}
+
+
+def _build(document: Mapping[str, Any]) -> Sample:
+    _refuse_unknown("", document, ["species", *_SECTIONS, "name", "comment"])
+    species = document.get("species")
+    if not isinstance(species, list) or not species:
+        raise ValueError(f"species: got {species!r}, allowed one or more tables [[species]]")
+    arguments: dict[str, Any] = {
+        "species": tuple(_section(f"species[{k}]", Species, s) for k, s in enumerate(species))
+    }
+    for name, cls in _SECTIONS.items():
+        if name in document:
+            arguments[name] = _section(name, cls, document[name])
+    for name in ("name", "comment"):
+        if name in document:
+            if not isinstance(document[name], str):
+                raise ValueError(f"{name}: got {document[name]!r}, allowed a string")
+            arguments[name] = document[name]
+    return Sample(**arguments)
+
+
+def _section(where: str, cls: type, values: Any) -> Any:
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{where}: got {values!r}, allowed a table")
+    _refuse_unknown(f"{where}.", values, [f.name for f in fields(cls)])
+    try:
+        return cls(**{name: _frozen(value) for name, value in values.items()})
+    except TypeError as reason:  # a required field is missing
+        raise ValueError(f"{where}: {reason.args[0].split('__init__() ')[-1]}") from None
+    except ValueError as reason:
+        raise ValueError(f"{where}.{reason}") from None
+
+
+def _refuse_unknown(where: str, values: Mapping[str, Any], known: list[str]) -> None:
+    for name in values:
+        if name not in known:
+            raise ValueError(f"{where}{name}: unknown; allowed {', '.join(known)}")
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(v) for v in value) if isinstance(value, list) else value
