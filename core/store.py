@@ -165,7 +165,8 @@ class RunFolder:
             missing = [p for p in (path, *path.parents) if not p.exists()]
             for folder in reversed(missing):
                 ensure_folder(folder)
-        strangers = [p.name for p in _visible(path) if p.name not in ("run.json", "resumes.json")]
+            visible = [p.name for p in _visible(path)]
+        strangers = [name for name in visible if name not in ("run.json", "resumes.json")]
         if strangers and not (path / "run.json").exists():
             message = f"has files but no run.json ({', '.join(strangers[:3])}): not a run folder"
             raise RunMismatch(path, (), message)
@@ -299,7 +300,8 @@ class RunFolder:
                     token = file.name.partition("~")[2]
                 owner = Process.parse(token) if token else None
                 if owner is not None and owner.dead():
-                    remove_tree(file)
+                    with contextlib.suppress(FileNotFoundError):  # another shard sweeps too
+                        remove_tree(file)
 
     def _must_hold_lock(self) -> None:
         if not self._held:
@@ -451,7 +453,7 @@ class RunFolder:
         `keep` (at least 1) stay, by order of publication, whatever the clock says. A name is used
         once: publishing it again with the same files changes nothing, with others is refused
         (ValueError), unless the one that stands there is damaged. Killed at any point, the previous
-        checkpoint is there and loads.
+        checkpoint is there and loads; one too many may stay until the next publication.
         """
         self._must_hold_lock()
         if keep < 1:
@@ -466,33 +468,43 @@ class RunFolder:
         entries = {key: _entry(data) for key, data in sorted(files.items())}
         with explained(target):
             ensure_folder(folder)
-            if target.exists():
-                if _incomplete(target):
-                    self._discard(target)
-                elif _listed(target / "manifest.json", _CHECKPOINT) == entries:
-                    return target
-                else:
-                    raise ValueError(f"{target} exists with other content: choose another name")
-            sequence = 1 + max((_sequence(p) for p in self._checkpoints("")), default=0)
-            manifest = {"schema": _CHECKPOINT, "name": name, "sequence": sequence, "files": entries}
-            temporary = temporary_name(folder)
-            try:
-                _disk.disk.make_folder(temporary)
-                for key, data in sorted(files.items()):
-                    write_new(temporary / key, data)
-                write_new(temporary / "manifest.json", to_json(manifest))
-                _disk.disk.fsync_folder(temporary)
-                _disk.disk.rename(temporary, target)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    remove_tree(temporary)
-                raise
-            _disk.disk.fsync_folder(folder)
+            if target.exists() and _incomplete(target):
+                self._discard(target)
+            if not target.exists():
+                self._publish_new(target, files, entries)
+            elif _listed(target / "manifest.json", _CHECKPOINT) != entries:
+                raise ValueError(f"{target} exists with other content: choose another name")
             series = name.rpartition("-")[0]
             older = [p for p in self._checkpoints("") if p.name.rpartition("-")[0] == series]
             for path in older[:-keep]:
                 self._discard(path)
         return target
+
+    def _publish_new(
+        self, target: Path, files: Mapping[str, bytes], entries: Mapping[str, Any]
+    ) -> None:
+        """Write the whole folder under a temporary name, then give it its own."""
+        folder = target.parent
+        sequence = 1 + max((_sequence(p) for p in self._checkpoints("")), default=0)
+        manifest = {
+            "schema": _CHECKPOINT,
+            "name": target.name,
+            "sequence": sequence,
+            "files": entries,
+        }
+        temporary = temporary_name(folder)
+        try:
+            _disk.disk.make_folder(temporary)
+            for key, data in sorted(files.items()):
+                write_new(temporary / key, data)
+            write_new(temporary / "manifest.json", to_json(manifest))
+            _disk.disk.fsync_folder(temporary)
+            _disk.disk.rename(temporary, target)
+        except OSError:
+            with contextlib.suppress(OSError):
+                remove_tree(temporary)
+            raise
+        _disk.disk.fsync_folder(folder)
 
     def latest(self, prefix: str = "") -> Path | None:
         """The newest complete checkpoint whose name begins with `prefix`; None if there is none.
