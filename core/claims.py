@@ -15,7 +15,7 @@ from typing import Any, Literal
 Direction = Literal["<=", ">="]
 Interval = tuple[float, float]
 
-CLAIMS_SCHEMA = "palestra/claims/1"
+CLAIMS_SCHEMA = "palestra.claims/1"
 
 _SIGNS = {"<=": "≤", ">=": "≥"}
 NO_BREAK_SPACE = "\u00a0"
@@ -62,8 +62,8 @@ class Quantity:
     def _decimals(self) -> int | None:
         """Decimals by the rule of the Particle Data Group, on the half-width of the interval.
 
-        Two of its digits are printed if they are 10 to 35, one if they are more (Review of
-        Particle Physics, Introduction, section 5.3).
+        Two of its digits count if they are 10 to 35, one if they are more (Review of Particle
+        Physics, Introduction, section 5.3).
         """
         if self.interval is None:
             return None
@@ -72,7 +72,7 @@ class Quantity:
             return None
         magnitude = math.floor(math.log10(half_width))
         leading = half_width / 10.0**magnitude
-        decimals = (1 if leading < 3.55 or leading >= 9.5 else 0) - magnitude
+        decimals = (1 if leading < 3.55 else 0) - magnitude
         return decimals if -6 < decimals < 10 and abs(self.value) < 1e12 else None
 
 
@@ -167,7 +167,10 @@ class Claim:
 
     def bound_text(self) -> str:
         """The bound as printed, such as `≤ 1.35 s`."""
-        number = format_number(self.bound, written_decimals(self.bound))
+        if 0 < abs(self.bound) < 1e-4:
+            number = f"{Decimal(repr(float(self.bound))).normalize():e}".replace("-", "−")
+        else:
+            number = format_number(self.bound, written_decimals(self.bound))
         unit = f"{NO_BREAK_SPACE}{self.unit}" if self.unit else ""
         return f"{_SIGNS[self.direction]}{NO_BREAK_SPACE}{number}{unit}"
 

@@ -123,7 +123,8 @@ def build(cls: type[T], mapping: Mapping[str, Any], *, source: str = "") -> T:
             another type, or one that the class itself refuses.
     """
     try:
-        return _build_dataclass(cls, mapping, "")
+        instance: T = _build_dataclass(cls, mapping, "")
+        return instance
     except ConfigError as error:
         if not source:
             raise
@@ -158,10 +159,10 @@ def dump_toml(document: Mapping[str, Any]) -> str:
 class _PlainLoader(yaml.SafeLoader):
     """YAML as plain data: no duplicate keys, anchors or tags; scalars as in YAML 1.2."""
 
-    yaml_implicit_resolvers: typing.ClassVar[dict[str, list[Any]]] = {}
+    yaml_implicit_resolvers = {}
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
             raise yaml.constructor.ConstructorError(
                 None, None, "anchors and aliases are not supported", event.start_mark
@@ -209,13 +210,18 @@ _PlainLoader.add_implicit_resolver(
     ),
     list("-+0123456789."),
 )
-_PlainLoader.add_constructor(
-    "tag:palestra:int", lambda loader, node: int(loader.construct_scalar(node))
-)
-_PlainLoader.add_constructor(
-    "tag:palestra:float",
-    lambda loader, node: float(re.sub(r"\.(?=[iInN])", "", loader.construct_scalar(node))),
-)
+
+
+def _int_of_yaml(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    return int(loader.construct_scalar(node))
+
+
+def _float_of_yaml(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
+    return float(re.sub(r"\.(?=[iInN])", "", loader.construct_scalar(node)))  # ".inf" is "inf"
+
+
+_PlainLoader.add_constructor("tag:palestra:int", _int_of_yaml)
+_PlainLoader.add_constructor("tag:palestra:float", _float_of_yaml)
 
 
 def _key_parts(key: str, setting: str) -> list[str]:

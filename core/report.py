@@ -32,6 +32,7 @@ from .claims import (
     format_number,
     written_decimals,
 )
+from .disk import write_atomic
 from .figures import require_report_extra, static_picture
 
 if TYPE_CHECKING:
@@ -267,8 +268,6 @@ class Report:
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the page; a reader sees the old file or the new one, never half of it."""
-        from .store import write_atomic
-
         target = Path(path)
         write_atomic(target, self.html().encode("utf-8", "backslashreplace"))
         return target
@@ -340,11 +339,7 @@ def _is_numeric(cells: Sequence[Cell]) -> bool:
 
 def _column_decimals(cells: Sequence[Cell]) -> int | None:
     """Common decimals of a column of plain floats; None where magnitudes are too far apart."""
-    floats = [
-        abs(float(cell))
-        for cell in cells
-        if isinstance(cell, numbers.Real) and not isinstance(cell, numbers.Integral | np.bool)
-    ]
+    floats = [abs(float(cell)) for cell in cells if isinstance(cell, float | np.floating)]
     sizes = [size for size in floats if math.isfinite(size) and size > 0]
     if not sizes or max(sizes) > 1000 * min(sizes) or not 1e-4 <= max(sizes) < 1e9:
         return None

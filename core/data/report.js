@@ -104,18 +104,18 @@ async function player(figure) {
     started = null;
     button.textContent = "Play";
   }
-  function tick(now) {
+  function tick() {
     if (started === null) return;
-    const due = Math.min(last, Math.floor(((now - started) * fps) / 1000));
-    if (due > frame) show(due);
+    const played = ((performance.now() - started) * fps) / 1000; // frames, with a fraction
+    show(Math.min(last, Math.max(frame, Math.floor(played))));
     if (frame === last) pause();
-    else requestAnimationFrame(tick);
+    else setTimeout(tick, ((frame + 1 - played) * 1000) / fps);
   }
   function play() {
     if (frame === last) show(0);
     started = performance.now() - (frame * 1000) / fps;
     button.textContent = "Pause";
-    requestAnimationFrame(tick);
+    tick();
   }
   button.addEventListener("click", () => (started === null ? play() : pause()));
   slider.addEventListener("input", () => {
