@@ -7,12 +7,14 @@ MultiBinary; a dict of trees for Dict; a tuple of trees for Tuple.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
+
+from .kernels import kernel
 
 Array = npt.NDArray[Any]
 Tree = Any  # Array | dict[str, Tree] | tuple[Tree, ...]
@@ -79,6 +81,22 @@ def copy(tree: Tree) -> Tree:
     return tree.copy()
 
 
+def draw_legal(rng: np.random.Generator, masks: Array, widths: Sequence[int]) -> Array:
+    """Choices drawn uniformly among the legal ones.
+
+    Args:
+        rng: the generator of a space.
+        masks: bool (..., sum of widths), legal choices of each component, side by side.
+        widths: number of choices of each component.
+
+    Returns:
+        Choices counted from 0, int64 (..., number of components).
+    """
+    scores = np.where(masks, rng.random(masks.shape), -1.0)
+    parts = np.split(scores, np.cumsum(widths)[:-1], axis=-1)
+    return np.stack([part.argmax(axis=-1) for part in parts], axis=-1)
+
+
 class LegalDiscrete(spaces.Discrete):
     """Discrete(n) whose `sample()` draws among the actions that are legal now.
 
@@ -99,6 +117,48 @@ class LegalDiscrete(spaces.Discrete):
 
     def __reduce__(self) -> Any:
         return LegalDiscrete, (spaces.Discrete(self.n, start=self.start), self._legal)
+
+
+class LegalMultiDiscrete(spaces.MultiDiscrete):
+    """MultiDiscrete(nvec) whose `sample()` draws among the actions that are legal now.
+
+    Args:
+        space: the plain MultiDiscrete space of the environment, nvec of shape (k,).
+        mask: called for the current mask, bool (sum nvec,).
+    """
+
+    def __init__(self, space: spaces.MultiDiscrete, mask: Callable[[], Array]) -> None:
+        super().__init__(space.nvec, dtype=space.dtype.type, start=space.start)
+        self._legal = mask
+
+    def sample(self, mask: Any = None, probability: Any = None) -> Array:
+        """A legal action; an explicit mask or probability is used instead of the current mask."""
+        if mask is not None or probability is not None:
+            return super().sample(mask=mask, probability=probability)
+        chosen = draw_legal(self.np_random, self._legal(), self.nvec.tolist())
+        return (chosen + self.start).astype(self.dtype)  # type: ignore[no-any-return]
+
+    def __reduce__(self) -> Any:
+        plain = spaces.MultiDiscrete(self.nvec, dtype=self.dtype.type, start=self.start)
+        return LegalMultiDiscrete, (plain, self._legal)
+
+
+def legal_space(space: spaces.Space[Any], mask: Callable[[], Array]) -> spaces.Space[Any]:
+    """The space of a masked environment: its `sample()` draws legal actions."""
+    if isinstance(space, spaces.Discrete):
+        return LegalDiscrete(space, mask)
+    assert isinstance(space, spaces.MultiDiscrete)
+    return LegalMultiDiscrete(space, mask)
+
+
+@kernel
+def _all_within(values, low, high):  # type: ignore[no-untyped-def]
+    """Whether low <= value <= high everywhere; NaN is not. No early exit: it vectorises."""
+    values, low, high = values.ravel(), low.ravel(), high.ravel()
+    within = True
+    for place in range(values.shape[0]):
+        within &= (low[place] <= values[place]) & (values[place] <= high[place])
+    return within
 
 
 class ActionCheck:
@@ -132,6 +192,21 @@ class ActionCheck:
         self.lead = lead
         self.shape = lead + tuple(space.shape or ())
 
+    def _limit(self, low: Array, high: Array) -> None:
+        """Set the limits, in the dtype that actions are compared in."""
+        self.low = np.ascontiguousarray(np.broadcast_to(low, self.shape))
+        self.high = np.ascontiguousarray(np.broadcast_to(high, self.shape))
+        self.compared = self.low.dtype
+
+    def _ready(self, actions: Any) -> bool:
+        """Whether actions need no conversion before they are compared."""
+        return (
+            type(actions) is np.ndarray
+            and actions.dtype == self.compared
+            and actions.shape == self.shape
+            and actions.flags.c_contiguous
+        )
+
     def __call__(self, actions: Any) -> Tree:
         """The actions in the space's own dtypes.
 
@@ -152,83 +227,63 @@ class ActionCheck:
             )
         return array
 
-    def _refuse(self, array: Array, allowed: Array, low: Array, high: Array) -> None:
+    def _refuse(self, array: Array) -> None:
+        allowed = (array >= self.low) & (array <= self.high)
         where = tuple(int(i) for i in np.argwhere(~allowed)[0])
         row, inner = where[: len(self.lead)], where[len(self.lead) :]
         place = f"row {row[0]}" if len(row) == 1 else f"row {row[0]}, agent {row[1]}"
         if inner:
             place += f", component {inner[0] if len(inner) == 1 else inner}"
-        limits = [np.broadcast_to(b, array.shape)[where].item() for b in (low, high)]
         raise ValueError(
             f"{self.name}: {place}: got {array[where].item()!r}, "
-            f"allowed {limits[0]!r} to {limits[1]!r}"
+            f"allowed {self.low[where].item()!r} to {self.high[where].item()!r}"
         )
 
 
 class _BoxCheck(ActionCheck):
     def __init__(self, space: spaces.Box, lead: tuple[int, ...]) -> None:
         super().__init__(space, lead)
-        self.dtype = space.dtype
-        self.kinds = "fiu" if self.dtype.kind == "f" else "iu"
-        info = np.finfo(self.dtype) if self.dtype.kind == "f" else np.iinfo(self.dtype)
+        dtype = space.dtype
+        self.kinds = "fiu" if dtype.kind == "f" else "iu"
+        info = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
         # finite limits refuse infinities and NaN by the same two comparisons
-        self.low = np.maximum(space.low, info.min).astype(self.dtype)
-        self.high = np.minimum(space.high, info.max).astype(self.dtype)
-        if self.low.size and (self.low == self.low.flat[0]).all():
-            self.low = self.low.flat[0]
-        if self.high.size and (self.high == self.high.flat[0]).all():
-            self.high = self.high.flat[0]
+        self._limit(
+            np.maximum(space.low, info.min).astype(dtype),
+            np.minimum(space.high, info.max).astype(dtype),
+        )
 
     def __call__(self, actions: Any) -> Array:
-        if not (
-            type(actions) is np.ndarray
-            and actions.dtype == self.dtype
-            and actions.shape == self.shape
-            and actions.flags.c_contiguous
-        ):
-            expected = "finite numbers" if self.dtype.kind == "f" else "integers"
+        if not self._ready(actions):
+            expected = "finite numbers" if self.compared.kind == "f" else "integers"
             given = self._array(actions, self.kinds, expected)
-            if self.dtype.kind != "f":  # compare before a cast could wrap around
-                allowed = (given >= self.low) & (given <= self.high)
-                if not allowed.all():
-                    self._refuse(given, allowed, self.low, self.high)
+            if self.compared.kind != "f" and not ((given >= self.low) & (given <= self.high)).all():
+                self._refuse(given)  # before a cast could wrap around
             with np.errstate(over="ignore"):
-                actions = np.ascontiguousarray(given, self.dtype).reshape(self.shape)
-        allowed = (actions >= self.low) & (actions <= self.high)
-        if np.count_nonzero(allowed) != allowed.size:
-            self._refuse(actions, allowed, self.low, self.high)
-        return actions
+                actions = np.ascontiguousarray(given, self.compared).reshape(self.shape)
+        if not _all_within(actions, self.low, self.high):
+            self._refuse(actions)
+        return actions  # type: ignore[no-any-return]
 
 
 class _IntegerCheck(ActionCheck):
-    """Discrete, MultiDiscrete and MultiBinary."""
+    """Discrete, MultiDiscrete and MultiBinary; compared as int64, whatever the space's dtype."""
 
     def __init__(self, space: Any, lead: tuple[int, ...]) -> None:
         super().__init__(space, lead)
         self.dtype = np.dtype(space.dtype)
-        if isinstance(space, spaces.MultiBinary):
-            self.low, count = np.int64(0), np.int64(2)
-        elif isinstance(space, spaces.Discrete):
-            self.low, count = np.int64(space.start), np.int64(space.n)
-        else:
-            self.low, count = space.start.astype(np.int64), space.nvec.astype(np.int64)
-        self.high = self.low + count - 1
-        self.last = np.asarray(count - 1).astype(np.uint64)
-        self.zero_based = not np.any(self.low)
+        low, count = np.int64(0), np.int64(2)
+        if isinstance(space, spaces.Discrete):
+            low, count = np.int64(space.start), np.int64(space.n)
+        elif isinstance(space, spaces.MultiDiscrete):
+            low, count = space.start.astype(np.int64), space.nvec.astype(np.int64)
+        self._limit(low, low + count - 1)
 
     def __call__(self, actions: Any) -> Array:
-        if not (
-            type(actions) is np.ndarray
-            and actions.dtype == np.int64
-            and actions.shape == self.shape
-            and actions.flags.c_contiguous
-        ):
+        if not self._ready(actions):
             given = self._array(actions, "iub" if self.dtype == np.int8 else "iu", "integers")
             actions = np.ascontiguousarray(given, np.int64).reshape(self.shape)
-        above = actions if self.zero_based else actions - self.low
-        wrong = above.view(np.uint64) > self.last  # a negative number is huge when unsigned
-        if np.count_nonzero(wrong):
-            self._refuse(actions, ~wrong, self.low, self.high)
+        if not _all_within(actions, self.low, self.high):
+            self._refuse(actions)
         return actions if self.dtype == np.int64 else actions.astype(self.dtype)
 
 
