@@ -47,6 +47,15 @@ class Step:
         self.truncated = np.zeros(rows, np.bool_)
         self.duration = np.ones(rows)
 
+    def copy(self) -> Step:
+        """A step with the same values in fresh arrays."""
+        step = Step.__new__(Step)
+        step.reward = self.reward.copy()
+        step.terminated = self.terminated.copy()
+        step.truncated = self.truncated.copy()
+        step.duration = self.duration.copy()
+        return step
+
 
 class BatchEnv(ABC):
     """B copies of an environment as one array program. Subclass it to define an environment.
@@ -66,6 +75,7 @@ class BatchEnv(ABC):
         rows: number of copies, B.
         everyone: the mask of all rows.
         option_names: names that `begin` understands in `options`.
+        passes_options_on: whether it hands options to something else that may know more names.
         anchors: scores to compare with (see `palestra.registry.Anchors`), or None.
     """
 
@@ -74,6 +84,7 @@ class BatchEnv(ABC):
     agents: tuple[str, ...] = ()
     horizon: int | None
     option_names: ClassVar[tuple[str, ...]] = ()
+    passes_options_on: ClassVar[bool] = False
     render_fps: ClassVar[int] = 10
 
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
@@ -91,7 +102,9 @@ class BatchEnv(ABC):
         """
         if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 1:
             raise ValueError(f"rows: got {rows!r}, allowed an integer of at least 1")
-        if horizon is not None and (isinstance(horizon, bool) or horizon != int(horizon) or horizon < 1):
+        if horizon is not None and (
+            isinstance(horizon, bool) or horizon != int(horizon) or horizon < 1
+        ):
             raise ValueError(f"horizon: got {horizon!r}, allowed None or an integer of at least 1")
         self.rows = int(rows)
         self.horizon = None if horizon is None else int(horizon)
@@ -154,30 +167,37 @@ class BatchEnv(ABC):
         state = None
         if hasattr(self, "snapshot"):
             state = self.snapshot(self.everyone)
-        return _rebuild, (type(self), *self._arguments, state)
+        # the horizon may have been shortened after construction
+        return _rebuild, (type(self), *self._arguments, self.horizon, state)
 
     def __copy__(self) -> BatchEnv:
         raise TypeError(f"{type(self).__name__}: a shallow copy would share state; use deepcopy")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BatchEnv:
-        rebuild, (cls, args, kwargs, state) = self.__reduce__()
+        rebuild, (cls, args, kwargs, horizon, state) = self.__reduce__()
         if state is None:
             raise TypeError(f"{cls.__name__} cannot be copied: it has no snapshot method")
-        return rebuild(cls, copy.deepcopy(args, memo), copy.deepcopy(kwargs, memo), state)
+        return rebuild(cls, copy.deepcopy(args, memo), copy.deepcopy(kwargs, memo), horizon, state)
 
 
-def _rebuild(cls: type[BatchEnv], args: Any, kwargs: Any, state: Any) -> BatchEnv:
+def _rebuild(
+    cls: type[BatchEnv], args: Any, kwargs: Any, horizon: int | None, state: Any
+) -> BatchEnv:
     env = cls(*args, **kwargs)
+    env.horizon = horizon
     if state is not None:
         env.restore(state, env.everyone)  # type: ignore[attr-defined]
     return env
 
 
+# Three kernels without branches (they vectorise) keep the books of a step: at a few rows one call
+# of a kernel costs less than one NumPy expression.
+
+
 @kernel
 def _count_live(live, step):  # type: ignore[no-untyped-def]
     for row in range(live.shape[0]):
-        if live[row]:
-            step[row] += np.uint32(1)
+        step[row] += np.uint32(live[row])
 
 
 @kernel
@@ -185,23 +205,22 @@ def _close_step(live, step, horizon, all_terminated, truncated, ended):  # type:
     """Apply the horizon, mark the rows that ended, and count them."""
     count = 0
     for row in range(live.shape[0]):
-        if not live[row]:
-            continue
-        if step[row] >= horizon:
-            truncated[row] = True
-        if all_terminated[row] or truncated[row]:
-            ended[row] = True
-            count += 1
+        truncated[row] |= live[row] & (step[row] >= horizon)
+        over = live[row] & (all_terminated[row] | truncated[row])
+        ended[row] |= over
+        count += over
     return count
 
 
 @kernel
-def _take_next(rows, episode, upcoming, stride, step):  # type: ignore[no-untyped-def]
+def _take_next(rows, episode, upcoming, stride, step, ended):  # type: ignore[no-untyped-def]
+    """Give the rows of the mask their next episode, at step 0."""
     for row in range(rows.shape[0]):
         if rows[row]:
             episode[row] = upcoming[row]
             upcoming[row] += stride[row]
             step[row] = np.uint32(0)
+            ended[row] = False
 
 
 NO_HORIZON = 2**32 - 1  # the step counter is 32 bits wide
@@ -239,17 +258,21 @@ class Episodes:
         self.check_actions = ActionCheck(env.action_space, lead(env, env.action_space))
         self._blank = allocate(env.observation_space, lead(env, env.observation_space))
         self._blank_is_array = isinstance(self._blank, np.ndarray)
-        self._ones = np.ones(rows)
-        self._shape = (rows, self._agents) if self._agents else (rows,)
+        self._unwritten = Step(rows, self._agents)
         self._masks = mask_buffer(env) if hasattr(env, "action_masks") else None
 
-    def seed(self, seed: int | Sequence[int] | None) -> None:
+    def seed(self, seed: int | Sequence[int] | None, rows: Mask | None = None) -> None:
         """Decide which episodes the rows play.
 
         Args:
             seed: an integer: row r plays episodes r, r + B, r + 2B, ... of it. A sequence of B
                 integers: each row plays episodes 0, 1, 2, ... of its own. None: keep the running
                 seed, or draw one from the system the first time.
+            rows: the rows that it is for, bool (B,); None: all.
+
+        Raises:
+            TypeError: a seed that is no integer.
+            ValueError: a seed outside 0 <= seed < 2**64, or not one seed a row.
         """
         if seed is None:
             if self.seeded:
@@ -259,13 +282,14 @@ class Episodes:
             seeds = [check_seed(s) for s in seed]
             if len(seeds) != self.rows:
                 raise ValueError(f"seed: got {len(seeds)} seeds, allowed {self.rows}, one a row")
-            self.upcoming[:] = 0
-            self.stride[:] = 1
+            first, stride = np.zeros(self.rows, np.uint64), 1
         else:
             seeds = [check_seed(seed)] * self.rows
-            self.upcoming[:] = np.arange(self.rows)
-            self.stride[:] = self.rows
-        self.streams.set_seeds(seeds)
+            first, stride = np.arange(self.rows, dtype=np.uint64), self.rows
+        chosen = self.env.everyone if rows is None else rows
+        self.upcoming[chosen] = first[chosen]
+        self.stride[chosen] = stride
+        self.streams.set_seeds(seeds, chosen)
         self.seeded = True
 
     def begin(self, rows: Mask, options: Options | None = None) -> None:
@@ -276,9 +300,9 @@ class Episodes:
         if options is not None:
             options = self._checked_options(rows, options)
         streams = self.streams
-        _take_next(rows, streams.episode, self.upcoming, self.stride, streams.step)
+        episode, upcoming, stride = streams.episode, self.upcoming, self.stride
+        _take_next(rows, episode, upcoming, stride, streams.step, self.ended)
         self.env.begin(rows, streams, options)
-        self.ended[rows] = False
         if self._agents:
             self.left[rows] = False
 
@@ -297,11 +321,7 @@ class Episodes:
             live = self.env.everyone
         if self._masks is not None:
             self.check_masks(actions, live)
-        step = Step.__new__(Step)
-        step.reward = np.zeros(self._shape)
-        step.terminated = np.zeros(self._shape, np.bool_)
-        step.truncated = np.zeros(self.rows, np.bool_)
-        step.duration = self._ones.copy()
+        step = self._unwritten.copy()
         streams = self.streams
         _count_live(live, streams.step)
         self.env.advance(actions, live, streams, step)
@@ -374,8 +394,9 @@ class Episodes:
         known = {"episode", *self.env.option_names}
         for row in np.flatnonzero(rows):
             given = options[row]
-            for name in given.keys() - known:
-                warn_once(self.env, name, known)
+            if not self.env.passes_options_on:
+                for name in given.keys() - known:
+                    warn_once(self.env, name, known)
             if "episode" in given:
                 episode = given["episode"]
                 try:
@@ -391,49 +412,66 @@ class Episodes:
             ValueError: naming row, action, and what the mask allows.
         """
         self.env.action_masks(self._masks)  # type: ignore[attr-defined]
-        masks, given, names = self._masks, actions, self.env.agents
-        if isinstance(masks, dict):
-            for agent in names:
-                _refuse_masked(
-                    self._space_of(agent), given[agent], masks[agent], live, f" of {agent}"
-                )
+        masks = self._masks
+        if not self._agents:
+            refuse_masked(self.env.action_space, actions, masks, live)
             return
-        _refuse_masked(self.env.action_space, given, masks, live, "", self._acting())
+        turn = live[:, np.newaxis] & self.acting()
+        if not isinstance(masks, dict):
+            refuse_masked(self.env.action_space, actions, masks, turn)
+            return
+        for place, agent in enumerate(self.env.agents):
+            space = self._space_of(agent)
+            refuse_masked(space, actions[agent], masks[agent], turn[:, place], f" of {agent}")
 
-    def _acting(self) -> Array | None:
-        if self._agents and hasattr(self.env, "acting"):
-            return self.env.acting()  # type: ignore[no-any-return]
-        return None
+    def acting(self) -> Array:
+        """Agents whose turn it is and who have not left, bool (B, A)."""
+        if hasattr(self.env, "acting"):
+            return self.env.acting() & ~self.left  # type: ignore[no-any-return]
+        return ~self.left
 
     def _space_of(self, agent: str) -> spaces.Space[Any]:
         return agent_space(self.env, self.env.action_space, agent)
 
 
-def _refuse_masked(
+def refuse_masked(
     space: spaces.Space[Any],
     actions: Array,
     masks: Array,
-    live: Mask,
-    whose: str,
-    acting: Array | None = None,
+    relevant: Mask,
+    whose: str = "",
 ) -> None:
-    """Raise if an action of a live row (of an acting agent) is masked."""
+    """Refuse actions that are masked where it matters.
+
+    Args:
+        space: Discrete or MultiDiscrete.
+        actions: actions inside the space, (B,) or (B, A), with components last.
+        masks: legal choices, bool (B, n) or (B, A, n).
+        relevant: where it matters, bool (B,) or (B, A).
+        whose: for the message, such as " of leader".
+
+    Raises:
+        ValueError: naming row, action, and what the mask allows.
+    """
     if isinstance(space, spaces.Discrete):
         index = (actions - space.start)[..., np.newaxis]
+        limits = [0, space.n]
     else:
         assert isinstance(space, spaces.MultiDiscrete)
-        index = actions - space.start + np.concatenate([[0], np.cumsum(space.nvec)[:-1]])
+        limits = [0, *np.cumsum(space.nvec)]
+        index = actions - space.start + limits[:-1]
     legal = np.take_along_axis(masks, index, axis=-1)
-    relevant = live.reshape(live.shape + (1,) * (legal.ndim - 1))
-    if acting is not None:
-        relevant = relevant & acting[..., np.newaxis]
-    wrong = relevant & ~legal
+    wrong = relevant[..., np.newaxis] & ~legal
     if wrong.any():
         where = tuple(int(i) for i in np.argwhere(wrong)[0])
-        allowed = np.flatnonzero(masks[where[:-1]])
+        *place, part = where
+        allowed = np.flatnonzero(masks[(*place, slice(limits[part], limits[part + 1]))])
+        allowed += np.atleast_1d(space.start)[part]
+        row = f"row {place[0]}" + (f", agent {place[1]}" if len(place) > 1 else "")
+        component = "" if isinstance(space, spaces.Discrete) else f", component {part}"
         raise ValueError(
-            f"action{whose}: row {where[0]}: got {actions[where[:-1]]}, which the mask forbids; "
-            f"allowed {allowed.tolist()}"
+            f"action{whose}: {row}{component}: got {np.atleast_1d(actions[tuple(place)])[part]}, "
+            f"which the mask forbids; allowed {allowed.tolist()}"
         )
 
 

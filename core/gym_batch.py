@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import gymnasium
 import numpy as np
 
 from .batch import BatchEnv, Mask, Options, Step
-from .spaces import Array, Tree, allocate, put, take
+from .spaces import Array, Tree, allocate, map_tree, put, take
 from .streams import Streams
 
 
@@ -19,7 +20,9 @@ class GymBatch(BatchEnv):
 
     Each episode resets its copy with a 32-bit seed drawn from the row's stream, so an episode
     depends on its number alone, if the environment honours its seed. Time limits of the
-    environment's own wrappers arrive as truncations; `horizon` adds another.
+    environment's own wrappers arrive as truncations; `horizon` adds another. Options are passed
+    on to its `reset`, whatever their names. A copy or pickle is a fresh environment: what the
+    copies hold is not known here.
 
     Args:
         rows: number of copies.
@@ -31,6 +34,8 @@ class GymBatch(BatchEnv):
     Raises:
         TypeError: a copy is not a gymnasium.Env, or has spaces without a fixed shape.
     """
+
+    passes_options_on = True
 
     def __init__(
         self,
@@ -92,7 +97,7 @@ class GymBatch(BatchEnv):
 
     def _see(self, row: int, observation: Any) -> None:
         try:
-            put(self._seen, row, observation)
+            map_tree(functools.partial(_write, row), self._seen, observation)
         except (KeyError, IndexError, TypeError, ValueError) as mismatch:
             raise ValueError(
                 f"observation: row {row}: {self._name} returned something that does not fit "
@@ -128,6 +133,15 @@ class GymBatch(BatchEnv):
         """Close all copies."""
         for one in self.copies:
             one.close()
+
+
+def _write(row: int, seen: Array, observation: Any) -> None:
+    given = np.asarray(observation)
+    if given.shape != seen.shape[1:]:
+        raise ValueError(f"got shape {given.shape}, expected {seen.shape[1:]}")
+    if not np.can_cast(given.dtype, seen.dtype, "same_kind"):
+        raise TypeError(f"got {given.dtype}, expected {seen.dtype}")
+    seen[row] = given
 
 
 def _from_id(name: str) -> Callable[..., gymnasium.Env[Any, Any]]:

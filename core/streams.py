@@ -131,11 +131,15 @@ class Streams:
         self.observation = np.zeros(rows, np.uint64)
         self.policy = np.zeros(rows, np.uint64)
 
-    def set_seeds(self, seeds: Sequence[int] | npt.NDArray[np.uint64]) -> None:
-        """Give each row its seed, and the keys that follow from it."""
+    def set_seeds(
+        self,
+        seeds: Sequence[int] | npt.NDArray[np.uint64],
+        rows: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Give each row (of a mask, bool (B,)) its seed, and the keys that follow from it."""
         keys: dict[int, tuple[int, ...]] = {}
-        for row, seed in enumerate(seeds):
-            seed = int(seed)
+        for row in range(len(seeds)) if rows is None else np.flatnonzero(rows):
+            seed = int(seeds[row])
             if seed not in keys:
                 keys[seed] = tuple(stream_key(self.name, seed, p) for p in PURPOSES[:3])
             self.seed[row] = seed

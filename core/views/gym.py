@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
 from ..batch import NO_HORIZON, BatchEnv, Episodes, Step
-from ..spaces import Array, LegalDiscrete, Tree, copy, take
+from ..spaces import Array, Tree, copy, legal_space, take
 from .human import Window
 
 RENDER_MODES = ("rgb_array", "human")
@@ -44,8 +44,7 @@ class GymView(gymnasium.Env[Any, Any]):
         self._masked = hasattr(env, "action_masks")
         if self._masked:
             self.action_masks = self._action_masks
-            if isinstance(env.action_space, spaces.Discrete):
-                self.action_space = LegalDiscrete(env.action_space, self._action_masks)
+            self.action_space = legal_space(env.action_space, self._action_masks)
         if hasattr(env, "compute_reward"):
             self.compute_reward = self._compute_reward
         self._window: Window | None = None
@@ -71,6 +70,8 @@ class GymView(gymnasium.Env[Any, Any]):
         """Begin an episode; see the class for what `seed` and `options` choose."""
         episodes = self.episodes
         episodes.seed(seed)
+        if seed is not None:  # nothing draws from np_random, but Gymnasium's checker looks at it
+            super().reset(seed=int(seed))
         episodes.begin(self._live, None if options is None else [options])
         if self.render_mode == "human":
             self.render()
@@ -116,12 +117,10 @@ class GymView(gymnasium.Env[Any, Any]):
             except TypeError:
                 raise TypeError(f"action: got {action!r}, expected an integer") from None
             if not self._low <= chosen < self._high:
-                raise ValueError(
-                    f"action: got {chosen}, allowed {self._low} to {self._high - 1}"
-                )
+                raise ValueError(f"action: got {chosen}, allowed {self._low} to {self._high - 1}")
             self._action[0] = chosen
             return self._action
-        actions = self.episodes.check_actions(_one_row(action))
+        actions = self.episodes.check_actions(one_row(action))
         if self._masked:
             self.episodes.check_masks(actions, self._live)
         return actions
@@ -164,11 +163,10 @@ def check_render_mode(mode: str | None, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"render_mode: got {mode!r}, allowed {', '.join(allowed)} or None")
 
 
-def _one_row(action: Any) -> Tree:
+def one_row(action: Any) -> Tree:
+    """One action as a tree of a single row."""
     if isinstance(action, dict):
-        return {name: _one_row(part) for name, part in action.items()}
+        return {name: one_row(part) for name, part in action.items()}
     if isinstance(action, tuple):
-        return tuple(_one_row(part) for part in action)
+        return tuple(one_row(part) for part in action)
     return np.asarray(action)[np.newaxis]
-
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,9 +13,9 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from pettingzoo import AECEnv, ParallelEnv
 
-from ..batch import BatchEnv, Episodes, Step, agent_space, keyed_by_agents
-from ..spaces import Array, Tree, allocate, put, take
-from .gym import check_render_mode
+from ..batch import BatchEnv, Episodes, Step, agent_space, keyed_by_agents, refuse_masked
+from ..spaces import ActionCheck, Array, Tree, allocate, legal_space, put, take
+from .gym import check_render_mode, one_row
 
 
 class _Agents:
@@ -31,6 +32,13 @@ class _Agents:
         self.episodes = Episodes(env)
         self.observation_spaces = self._each(env.observation_space)
         self.action_spaces = self._each(env.action_space)
+        self._checks = {name: ActionCheck(s, (1,)) for name, s in self.action_spaces.items()}
+        for name, check in self._checks.items():
+            check.name = f"action of {name}"
+        self._masked = hasattr(env, "action_masks")
+        if self._masked:
+            for name, space in self.action_spaces.items():
+                self.action_spaces[name] = legal_space(space, functools.partial(self.mask, name))
         self._by_name = {
             kind: keyed_by_agents(env, space)
             for kind, space in (("obs", env.observation_space), ("act", env.action_space))
@@ -47,16 +55,31 @@ class _Agents:
 
     def advance(self, actions: Mapping[str, Any]) -> Step:
         """Advance with the given agents' actions; the others keep a harmless one."""
-        for name, action in actions.items():
-            if not self.action_spaces[name].contains(_plain(action)):
-                raise ValueError(
-                    f"action of {name}: got {action!r}, allowed {self.action_spaces[name]}"
-                )
+        checked = {name: self.check(name, action) for name, action in actions.items()}
+        for name, action in checked.items():
             if self._by_name["act"]:
-                put(self._actions[name], 0, action)
+                put(self._actions[name], 0, take(action, 0))
             else:
-                put(self._actions, (0, self.place[name]), action)
+                put(self._actions, (0, self.place[name]), take(action, 0))
         return self.episodes.advance(self._actions)[0]
+
+    def check(self, name: str, action: Any) -> Tree:
+        """An agent's action as one row, in the dtypes of its space.
+
+        Raises:
+            TypeError: not numbers of the right kind.
+            ValueError: outside the space; or masked, if it is the agent's turn.
+        """
+        checked = self._checks[name](one_row(action))
+        if self._masked and name in self.acting():
+            mask = self.mask(name)[np.newaxis]
+            refuse_masked(self.action_spaces[name], checked, mask, mask.any(axis=1), f" of {name}")
+        return checked
+
+    def mask(self, name: str) -> Array:
+        """The current mask of an agent, bool (n,)."""
+        masks = self.episodes.masks()
+        return masks[name][0] if isinstance(masks, dict) else masks[0, self.place[name]]  # type: ignore[no-any-return]
 
     def observations(self) -> dict[str, Tree]:
         tree = self.episodes.observe()
@@ -73,20 +96,15 @@ class _Agents:
         if step is not None and self.episodes.ended[0]:
             shared.update({k: v[0].item() for k, v in self.env.metrics().items()})
         infos = {name: dict(shared) for name in self.names}
-        masks = self.episodes.masks()
-        if masks is not None:
-            for name in self.names:
-                mask = masks[name][0] if isinstance(masks, dict) else masks[0, self.place[name]]
-                infos[name]["action_mask"] = _split_mask(mask, self.action_spaces[name])
+        if self._masked:
+            for name, space in self.action_spaces.items():
+                infos[name]["action_mask"] = _split_mask(self.mask(name), space)
         return infos
 
     def acting(self) -> list[str]:
         """Agents whose turn it is and who have not left, in order."""
-        turn: Array = np.ones(len(self.names), np.bool_)
-        if hasattr(self.env, "acting"):
-            turn = self.env.acting()[0]
-        left = self.episodes.left[0]
-        return [name for i, name in enumerate(self.names) if turn[i] and not left[i]]
+        turn = self.episodes.acting()[0].tolist()
+        return [name for name, acts in zip(self.names, turn, strict=True) if acts]
 
 
 def _first_actions(env: BatchEnv) -> Tree:
@@ -107,13 +125,6 @@ def _first(space: Any, lead: tuple[int, ...]) -> Tree:
     elif not isinstance(space, spaces.MultiBinary):
         blank[...] = space.start
     return blank
-
-
-def _plain(action: Any) -> Any:
-    """Python integers and lists as the spaces know them."""
-    if isinstance(action, dict | tuple | np.ndarray | np.generic) or isinstance(action, int):
-        return action
-    return np.asarray(action)
 
 
 def _split_mask(mask: Array, space: spaces.Space[Any]) -> Any:
@@ -176,7 +187,7 @@ class ParallelView(ParallelEnv[str, Any, Any]):
 
         Raises:
             ResetNeeded: no agent is live.
-            ValueError: an agent's action is missing, too many, or illegal.
+            TypeError, ValueError: an agent's action is missing, too many, or illegal.
         """
         if not self.agents:
             raise ResetNeeded("step: the episode is over (or has not begun); call reset() first")
@@ -266,7 +277,7 @@ class AECView(AECEnv[str, Any, Any]):
 
         Raises:
             ResetNeeded: no agent is live.
-            ValueError: the action is illegal.
+            TypeError, ValueError: the action is illegal; nothing has changed then.
         """
         if not self.agents:
             raise ResetNeeded("step: the episode is over (or has not begun); call reset() first")
@@ -274,12 +285,8 @@ class AECView(AECEnv[str, Any, Any]):
         if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)
             return
-        if not self.action_spaces[agent].contains(_plain(action)):
-            raise ValueError(
-                f"action of {agent}: got {action!r}, allowed {self.action_spaces[agent]}"
-            )
+        self._chosen[agent] = take(self._row.check(agent, action), 0)
         self._cumulative_rewards[agent] = 0.0
-        self._chosen[agent] = action
         if len(self._chosen) < len(self._turn):
             self._clear_rewards()
             self.agent_selection = self._turn[len(self._chosen)]

@@ -12,7 +12,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 
 from ..batch import BatchEnv, Episodes, agent_space, keyed_by_agents
-from ..spaces import Array, LegalDiscrete, Tree, map_tree, take
+from ..spaces import Array, Tree, legal_space, map_tree, take
 from .gym import check_render_mode
 
 
@@ -25,8 +25,9 @@ class SB3View(VecEnv):
     `r`, length `l`, as SB3's Monitor gives them), `seed`, `episode_id` and the metrics.
 
     With several agents (equal spaces) each agent is a row of its own, row * A + agent, and all
-    share one policy. An agent that leaves before the others is done once; its row then repeats
-    its last observation with reward 0 and `infos["absent"]`, until the episode ends for all.
+    share one policy. An agent that leaves before the others is done then, and once more when the
+    episode ends for all; in between its row shows what the environment observes for it, with
+    `infos["absent"]`, and its actions are ignored.
 
     Args:
         env: the environment.
@@ -43,9 +44,8 @@ class SB3View(VecEnv):
         self._masked = hasattr(env, "action_masks")
         if self._masked:
             self.action_masks = self._action_masks
-            if isinstance(action, spaces.Discrete):
-                self._sampled_row = -1
-                action = LegalDiscrete(action, self._mask_of_next_row)
+            self._sampled_row = -1
+            action = legal_space(action, self._mask_of_next_row)
         super().__init__(env.rows * self._agents, observation, action)
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": env.render_fps}
         self._seed: int | Sequence[int] | None = None
@@ -164,7 +164,9 @@ class SB3View(VecEnv):
                 info.update(closing.get(row, {}))
                 info["agent"] = names[agent]
                 info["terminal_observation"] = take(take(folded, np.array([place])), 0)
-                info["TimeLimit.truncated"] = bool(step.truncated[row] and not left[place])
+                info["TimeLimit.truncated"] = bool(
+                    step.truncated[row] and not left[place] and not self._absent[place]
+                )
                 if not self._absent[place]:
                     info["episode"] = self._episode(row, place)
         for place in np.flatnonzero(self._absent).tolist():

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from ..batch import BatchEnv, Episodes, Mask
-from ..spaces import Array, Tree, take
+from ..spaces import Array, Tree, draw_legal, take
 from .gym import check_render_mode
 
 
@@ -25,20 +25,18 @@ class LegalActions(spaces.MultiDiscrete):
     """
 
     def __init__(self, space: Any, view: VectorView) -> None:
-        batched: Any = batch_space(space, view.num_envs)
-        super().__init__(batched.nvec, dtype=batched.dtype.type, start=batched.start)
-        self._one, self._view = space, view
+        discrete = isinstance(space, spaces.Discrete)
+        self._widths = [int(space.n)] if discrete else space.nvec.tolist()
+        lead = (view.num_envs,) if discrete else (view.num_envs, 1)
+        nvec = np.tile(space.n if discrete else space.nvec, lead)
+        super().__init__(nvec, dtype=space.dtype.type, start=np.tile(space.start, lead))
+        self._view = view
 
     def sample(self, mask: Any = None, probability: Any = None) -> Array:
         """One legal action a row; an explicit mask or probability is passed on."""
         if mask is not None or probability is not None:
             return super().sample(mask=mask, probability=probability)
-        masks = self._view.episodes.masks()
-        widths = [self._one.n] if isinstance(self._one, spaces.Discrete) else self._one.nvec
-        scores = self.np_random.random(masks.shape)
-        scores[~masks] = -1.0
-        parts = np.split(scores, np.cumsum(widths)[:-1], axis=1)
-        chosen = np.stack([part.argmax(axis=1) for part in parts], axis=1)
+        chosen = draw_legal(self.np_random, self._view.episodes.masks(), self._widths)
         return (chosen.reshape(self.shape) + self.start).astype(self.dtype)  # type: ignore[no-any-return]
 
 
@@ -68,6 +66,7 @@ class VectorView(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise ValueError(f'env: got agents {env.agents}; use view="parallel", "aec" or "sb3"')
         check_render_mode(render_mode, ("rgb_array",))
         self.autoreset_mode = _mode(autoreset_mode)
+        self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self.metadata = {
             "autoreset_mode": self.autoreset_mode,
             "render_modes": ["rgb_array"],
@@ -100,7 +99,7 @@ class VectorView(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 rows = _reset_mask(options.pop("reset_mask"), self.num_envs)
         if not episodes.seeded and not rows.all():
             raise ResetNeeded("reset: the first reset must begin all rows")
-        episodes.seed(seed)
+        episodes.seed(seed, rows)
         episodes.begin(rows, [options] * self.num_envs if options else None)
         self._waiting = int(np.count_nonzero(episodes.ended))
         return episodes.observe(), self._ids(rows.copy())
@@ -134,7 +133,7 @@ class VectorView(gymnasium.vector.VectorEnv[Any, Any, Any]):
             infos = {"dt": step.duration, "_dt": live}
         observation = episodes.observe()
         self._waiting = ended
-        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+        if self._same_step:
             if ended:
                 self._begin_again(observation, infos)
                 self._waiting = 0
@@ -169,13 +168,16 @@ class VectorView(gymnasium.vector.VectorEnv[Any, Any, Any]):
             "seed": streams.seed.copy(),
             "_seed": rows,
             "episode_id": streams.episode.copy(),
-            "_episode_id": rows.copy(),
+            "_episode_id": rows,
         }
 
     def _metrics(self, rows: Mask) -> dict[str, Any]:
         infos = {}
         for name, values in self.batch.metrics().items():
-            infos[name], infos[f"_{name}"] = np.where(rows, values, values.dtype.type(0)), rows.copy()
+            infos[name], infos[f"_{name}"] = (
+                np.where(rows, values, values.dtype.type(0)),
+                rows.copy(),
+            )
         return infos
 
     def render(self) -> tuple[Array, ...] | None:
@@ -209,5 +211,3 @@ def _reset_mask(mask: Any, rows: int) -> Mask:
     if not mask.any():
         raise ValueError("options['reset_mask']: names no row; at least one must be True")
     return np.ascontiguousarray(mask)
-
-
