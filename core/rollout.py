@@ -85,10 +85,13 @@ class Evaluation:
         return self.table.column(name).to_numpy()  # type: ignore[no-any-return]
 
     def mean(self, name: str = "return", level: float = 0.95) -> Interval:
-        """Mean of a column over episodes, with its interval."""
-        from .stats import episodes_mean
+        """Mean of a column over episodes, with its interval; of truth values, the rate."""
+        from .stats import episodes_mean, success_rate
 
-        return episodes_mean(self.column(name), level=level)
+        values = self.column(name)
+        if values.dtype == np.bool_:
+            return success_rate(int(np.count_nonzero(values)), len(values), level)
+        return episodes_mean(values, level)
 
 
 @dataclass(frozen=True)
@@ -111,8 +114,8 @@ class Comparison:
         return paired_difference(
             one.column(column),
             other.column(column),
-            ids_a=one.column("episode"),
-            ids_b=other.column("episode"),
+            a_episodes=one.column("episode"),
+            b_episodes=other.column("episode"),
         )
 
 

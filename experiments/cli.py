@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NoReturn
@@ -329,8 +330,7 @@ def _show_evaluations(
                 continue
             interval = evaluation.mean(column)
             means[column] = vars(interval)
-            text = f"{interval.low:.6g} to {interval.high:.6g}"
-            rows.append((name, column, f"{interval.estimate:.6g}", text))
+            rows.append((name, column, f"{interval.estimate:.6g}", _span(interval)))
         document["seed"], document["episodes"] = evaluation.seed, evaluation.episodes
         document["policies"][name] = {"means": means, "path": evaluation.path}
         if anchors is not None and anchors.metric in means:
@@ -343,7 +343,7 @@ def _show_evaluations(
         for name in evaluations:
             if name != result.reference:
                 difference = result.difference(name, metric)
-                document["differences"][name] = vars(difference)
+                document["differences"][name] = asdict(difference)
                 rows.append((f"{name} - {result.reference}", metric, *_difference(difference)))
     if as_json:
         _print_json(document)
@@ -352,12 +352,18 @@ def _show_evaluations(
     _print_table(title, ("policy", "what", "mean", "95 % interval"), rows)
 
 
-def _difference(difference: Any) -> tuple[str, str]:
-    return (
-        f"{difference.estimate:.6g}",
-        f"{difference.low:.6g} to {difference.high:.6g} "
-        f"(correlation {difference.correlation:.2f}, variance ratio {difference.variance_ratio:.2f})",
-    )
+def _span(interval: Any) -> str:
+    if interval.low is None:
+        return str(interval.rule)
+    return f"{interval.low:.6g} to {interval.high:.6g}"
+
+
+def _difference(paired: Any) -> tuple[str, str]:
+    text = _span(paired.difference)
+    if paired.correlation is not None:
+        text += f" (correlation {paired.correlation:.2f}"
+        text += f", variance ratio {paired.variance_ratio:.2f})" if paired.variance_ratio else ")"
+    return f"{paired.difference.estimate:.6g}", text
 
 
 @app.command()
