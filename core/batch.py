@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -90,6 +90,7 @@ class BatchEnv(ABC):
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> BatchEnv:
+        """Remember the arguments: pickles and copies are built from them."""
         self = super().__new__(cls)
         self._arguments = (args, kwargs)
         return self
@@ -100,11 +101,9 @@ class BatchEnv(ABC):
         Raises:
             ValueError: rows or horizon below 1.
         """
-        if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 1:
+        if not _counts(rows):
             raise ValueError(f"rows: got {rows!r}, allowed an integer of at least 1")
-        if horizon is not None and (
-            isinstance(horizon, bool) or horizon != int(horizon) or horizon < 1
-        ):
+        if horizon is not None and not _counts(horizon):
             raise ValueError(f"horizon: got {horizon!r}, allowed None or an integer of at least 1")
         self.rows = int(rows)
         self.horizon = None if horizon is None else int(horizon)
@@ -178,6 +177,11 @@ class BatchEnv(ABC):
         if state is None:
             raise TypeError(f"{cls.__name__} cannot be copied: it has no snapshot method")
         return rebuild(cls, copy.deepcopy(args, memo), copy.deepcopy(kwargs, memo), horizon, state)
+
+
+def _counts(value: Any) -> bool:
+    """Whether a value is an integer of at least 1."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1
 
 
 def _rebuild(

@@ -114,7 +114,7 @@ class GymBatch(BatchEnv):
         return {name: values.copy() for name, values in self._metrics.items()}
 
     def render(self, row: int) -> Array:
-        """The picture that the copy of this row draws; needs `render_mode="rgb_array"` in kwargs."""
+        """The picture that the copy of this row draws; needs kwarg `render_mode="rgb_array"`."""
         picture = self.copies[row].render()
         if not isinstance(picture, np.ndarray):
             raise NotImplementedError(

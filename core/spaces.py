@@ -173,6 +173,7 @@ class ActionCheck:
     """
 
     def __new__(cls, space: spaces.Space[Any], lead: tuple[int, ...]) -> ActionCheck:
+        """The check for this kind of space."""
         kind: type[ActionCheck]
         if isinstance(space, spaces.Box):
             kind = _BoxCheck

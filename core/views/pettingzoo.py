@@ -203,7 +203,7 @@ class ParallelView(ParallelEnv[str, Any, Any]):
             {name: observations[name] for name in playing},
             {name: float(step.reward[0, row.place[name]]) for name in playing},
             terminated,
-            {name: truncated for name in playing},
+            dict.fromkeys(playing, truncated),
             {name: infos[name] for name in playing},
         )
 

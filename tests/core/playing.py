@@ -127,13 +127,9 @@ def play_raw(env: BatchEnv, count: int) -> dict[int, Record]:
         for row in np.flatnonzero(live):
             record = records[int(streams.episode[row])]
             record.observations.append(one_row(seen, row))
-            record.rewards.append(
-                np.float64(step.reward[row]) if not env.agents else step.reward[row].copy()
-            )
+            record.rewards.append(one_row(step.reward, row))
             record.durations.append(float(step.duration[row]))
-            record.terminated = (
-                step.terminated[row].copy() if env.agents else bool(step.terminated[row])
-            )
+            record.terminated = one_row(step.terminated, row)
             record.truncated = bool(step.truncated[row])
             if episodes.ended[row]:
                 record.metrics = {name: values[row].item() for name, values in metrics.items()}
@@ -199,7 +195,9 @@ def play_vector(view: Any, count: int) -> dict[int, Record]:
         begun = over if mode is AutoresetMode.NEXT_STEP else np.zeros(rows, np.bool_)
         over = terminated | truncated
         for row in np.flatnonzero(begun):
-            assert reward[row] == 0 and not over[row] and not infos["_dt"][row]
+            assert reward[row] == 0
+            assert not over[row]
+            assert not infos["_dt"][row]
             episode[row], now[row] = infos["episode_id"][row], 0
             records[int(episode[row])] = Record([one_row(seen, row)])
         for row in np.flatnonzero(~begun):

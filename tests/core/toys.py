@@ -319,7 +319,7 @@ class Echo(Toy):
 
 
 class Delivery(Toy):
-    """Semi-Markov: a trip takes a + 1 seconds and a random delay below 1; the reward is minus that."""
+    """Semi-Markov: a trip lasts a + 1 seconds and a random delay; the reward is minus its duration."""
 
     state = ("trips",)
 
