@@ -10,10 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+if TYPE_CHECKING:
+    from .stats import Interval
 
 Direction = Literal["<=", ">="]
-Interval = tuple[float, float]
 
 CLAIMS_SCHEMA = "palestra.claims/1"
 
@@ -36,11 +38,17 @@ class Quantity:
     """
 
     value: float
-    interval: Interval | None = None
+    interval: tuple[float, float] | None = None
     unit: str = ""
 
     def __post_init__(self) -> None:
         _check_interval("interval", self.interval)
+
+    @classmethod
+    def of(cls, estimate: Interval, unit: str = "") -> Self:
+        """An estimate of `palestra.stats`; without interval where its rules give none."""
+        low, high = estimate.low, estimate.high
+        return cls(estimate.estimate, None if low is None or high is None else (low, high), unit)
 
     def __str__(self) -> str:
         text = self.text()
@@ -139,7 +147,7 @@ class Claim:
     value: float
     bound: float
     direction: Direction
-    interval: Interval | None = None
+    interval: tuple[float, float] | None = None
     unit: str = ""
     source: str = ""
     applicable: bool = True
@@ -249,7 +257,7 @@ def claims_from_json(document: Mapping[str, Any]) -> list[Claim]:
     return claims
 
 
-def _check_interval(name: str, interval: Interval | None) -> None:
+def _check_interval(name: str, interval: tuple[float, float] | None) -> None:
     if interval is not None and interval[0] > interval[1]:
         raise ValueError(f"{name} = {interval}: the low end must not exceed the high end")
 

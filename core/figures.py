@@ -480,21 +480,24 @@ def _name_rows(figure: Figure, names: Sequence[str]) -> None:
 
 
 def _reference_lines(figure: Figure, references: Mapping[str, float], *, horizontal: bool) -> None:
-    for number, (name, value) in enumerate(references.items()):
-        line = {"color": _GREY, "width": 1.5, "dash": ("dash", "dot", "dashdot")[number % 3]}
-        note = {"text": _label(name), "font": {"size": 12}}
-        if horizontal:
-            figure.add_hline(y=value, line=line, annotation=note, annotation_position="top left")
-        else:
-            figure.add_vline(
-                x=value, line=line, annotation=note, annotation_position="bottom right"
-            )
+    middle = 0.0
     if horizontal and references:  # room for the name above the highest line
         heights = [np.asarray(trace.y, dtype=np.float64) for trace in figure.data]
         every = np.concatenate([*heights, list(references.values())])
         low, high = np.nanmin(every), np.nanmax(every)
+        middle = (low + high) / 2
         margin = 0.08 * ((high - low) or abs(high) or 1.0)
         figure.update_yaxes(range=[low - margin, high + margin])
+    for number, (name, value) in enumerate(references.items()):
+        line = {"color": _GREY, "width": 1.5, "dash": ("dash", "dot", "dashdot")[number % 3]}
+        note = {"text": _label(name), "font": {"size": 12}}
+        if horizontal:  # learning curves rise: the corners they leave free
+            side = "top left" if value > middle else "top right"
+            figure.add_hline(y=value, line=line, annotation=note, annotation_position=side)
+        else:
+            figure.add_vline(
+                x=value, line=line, annotation=note, annotation_position="bottom right"
+            )
 
 
 def _draw_scatter(
@@ -607,6 +610,7 @@ def _draw_annotation(axes: Any, note: Any) -> None:
         color="#444444",
         ha={"left": "left", "right": "right"}.get(note.xanchor, "center"),
         va={"top": "top", "bottom": "bottom"}.get(note.yanchor, "center"),
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
     )
 
 
@@ -618,6 +622,8 @@ def _draw_axis(axes: Any, which: str, axis: Any) -> None:
     if axis.tickvals is not None:
         texts = axis.ticktext if axis.ticktext is not None else [str(v) for v in axis.tickvals]
         getattr(axes, f"set_{which}ticks")(list(axis.tickvals), [_plain(text) for text in texts])
+        if not any(texts):
+            axes.tick_params(axis=which, length=0)
     if axis.range is not None:
         ends = [10.0**end for end in axis.range] if axis.type == "log" else list(axis.range)
         getattr(axes, f"set_{which}lim")(ends)

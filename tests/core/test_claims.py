@@ -11,6 +11,7 @@ from palestra.claims import (
     claims_json,
     format_number,
 )
+from palestra.stats import Interval
 
 CLAIMS = [
     Claim("fast", 1.19, 1.35, "<=", (1.18, 1.2), "s", "1.2 s, figure 4"),
@@ -94,6 +95,12 @@ def test_two_claims_of_one_name_are_refused():
 )
 def test_quantity_has_the_digits_that_its_interval_supports(value, half_width, printed):
     assert str(Quantity(value, (value - half_width, value + half_width), "s")) == printed
+
+
+def test_estimate_keeps_its_interval_and_without_a_rule_has_none():
+    estimate = Interval(1.5, 1.25, 1.75, 0.95, "t", 8)
+    assert Quantity.of(estimate, "s") == Quantity(1.5, (1.25, 1.75), "s")
+    assert Quantity.of(Interval(1.5, None, None, 0.95, "points only", 3)) == Quantity(1.5)
 
 
 @pytest.mark.parametrize(
