@@ -198,13 +198,13 @@ def _rebuild(
 # of a kernel costs less than one NumPy expression.
 
 
-@kernel
+@kernel(allocates=False)
 def _count_live(live, step):  # type: ignore[no-untyped-def]
     for row in range(live.shape[0]):
         step[row] += np.uint32(live[row])
 
 
-@kernel
+@kernel(allocates=False)
 def _close_step(live, step, horizon, all_terminated, truncated, ended):  # type: ignore[no-untyped-def]
     """Apply the horizon, mark the rows that ended, and count them."""
     count = 0
@@ -216,7 +216,7 @@ def _close_step(live, step, horizon, all_terminated, truncated, ended):  # type:
     return count
 
 
-@kernel
+@kernel(allocates=False)
 def _take_next(rows, episode, upcoming, stride, step, ended):  # type: ignore[no-untyped-def]
     """Give the rows of the mask their next episode, at step 0."""
     for row in range(rows.shape[0]):

@@ -151,13 +151,13 @@ def legal_space(space: spaces.Space[Any], mask: Callable[[], Array]) -> spaces.S
     return LegalMultiDiscrete(space, mask)
 
 
-@kernel
+@kernel(allocates=False)
 def _all_within(values, low, high):  # type: ignore[no-untyped-def]
     """Whether low <= value <= high everywhere; NaN is not. No early exit: it vectorises."""
-    values, low, high = values.ravel(), low.ravel(), high.ravel()
     within = True
-    for place in range(values.shape[0]):
-        within &= (low[place] <= values[place]) & (values[place] <= high[place])
+    for place in range(values.size):
+        value = values.flat[place]
+        within &= (low.flat[place] <= value) & (value <= high.flat[place])
     return within
 
 
@@ -282,6 +282,8 @@ class _IntegerCheck(ActionCheck):
     def __call__(self, actions: Any) -> Array:
         if not self._ready(actions):
             given = self._array(actions, "iub" if self.dtype == np.int8 else "iu", "integers")
+            if given.dtype == np.uint64:  # keep what is too large from wrapping around
+                given = np.minimum(given, np.iinfo(np.int64).max)
             actions = np.ascontiguousarray(given, np.int64).reshape(self.shape)
         if not _all_within(actions, self.low, self.high):
             self._refuse(actions)
