@@ -230,7 +230,8 @@ def _catalogued(target: str) -> Entry | None:
 
 def _from_entry(entry: Entry) -> Target:
     def build(rows: int, **settings: Any) -> BatchEnv:
-        return _construct(load_object(entry.entry_point), entry.name, rows, settings)
+        env: BatchEnv = _construct(load_object(entry.entry_point), entry.name, rows, settings)
+        return env
 
     return Target(entry.name, entry.id, build, entry)
 
@@ -267,7 +268,7 @@ def _from_object(value: Any, reference: str | None, name: str | None = None) -> 
             f"target: got {type(value).__name__}, expected a BatchEnv class, a gymnasium.Env "
             "class, or a function that builds one"
         )
-    name = name or getattr(value, "__name__", type(value).__name__)
+    name = str(name or getattr(value, "__name__", type(value).__name__))
     is_class = isinstance(value, type)
     if is_class and not issubclass(value, BatchEnv | gymnasium.Env):
         raise TypeError(f"target: {name} is neither a BatchEnv nor a gymnasium.Env")

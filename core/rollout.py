@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from .stats import Interval, PairedDifference
 
 DEFAULT_WIDTH = 64
-BLOCK_ROUNDS = 16  # episodes a row plays in a block, unless they are slow
+BLOCK_ROUNDS = 16  # episodes a row plays in a block at least, unless they are slow
+BLOCK_EPISODES = 1024  # episodes in a block at least, unless they are slow
 BLOCK_SECONDS = 1.0
 UNBOUNDED_STEPS = 100_000  # where an environment has no horizon, the runner's own limit
 TABLE_COLUMNS = (
@@ -143,7 +144,9 @@ def evaluate(
         episodes: how many, N.
         seed: whose episodes; None draws one from the system (and stores it).
         width: rows that advance together; part of the result for torch policies.
-        block: episodes a block; by default 16 a row, fewer where they are slow.
+        block: episodes a block; by default 1024 and 16 a row, fewer where they are slow. Of a
+            run that is resumed, the one it began with. Part of the result only where a network
+            samples its actions; then it does not depend on how slow they are.
         settings: keyword arguments of the environment.
         deterministic: take the mode of the policy's distribution; with False, samples.
         max_steps: cut longer episodes and flag them `truncated_by_runner`; by default 100 000
@@ -175,9 +178,9 @@ def evaluate(
     env = where.make(width, **dict(settings or {}))
     try:
         loaded = load_policy(policy, env)
-        chosen, report = _chosen_path(loaded, env, fast and deterministic)
-        player = _Player(where.name, env, chosen, seed, deterministic, max_steps)
         with one_thread():
+            chosen, report = _chosen_path(loaded, env, fast and deterministic)
+            player = _Player(where.name, env, chosen, seed, deterministic, max_steps)
             block = block or stored.get("block") or player.pick_block()
             blocks = -(-episodes // block)
             config = {
@@ -298,7 +301,10 @@ class _Player:
         self._zeros: dict[tuple[int, Any], Array] = {}
 
     def pick_block(self) -> int:
-        """Episodes a block: 16 a row, or as many rounds as take about a second."""
+        """Episodes a block: `BLOCK_EPISODES` or more, or as many as take about a second."""
+        most = max(BLOCK_ROUNDS, -(-BLOCK_EPISODES // self.env.rows))
+        if not self.deterministic:
+            return most * self.env.rows  # a network is seeded by the block: no clock may decide
         self.episodes.seed(self.seed)
         self.episodes.begin(self.env.everyone)
         begin_policy(self.policy, self.env.everyone, self.episodes.streams)
@@ -306,11 +312,11 @@ class _Player:
         for _ in range(2):  # the first step compiles
             start = time.perf_counter()
             actions, state = self._act(self.episodes.observe(), state, fresh)
-            self.episodes.advance(actions)
+            self._advance(actions, self.env.everyone)
             seconds = time.perf_counter() - start
             self.episodes.begin(self.env.everyone)
         per_round = seconds * min(self.env.horizon or 1000, self.max_steps or 1000)
-        rounds = int(np.clip(BLOCK_SECONDS / per_round, 1, BLOCK_ROUNDS))
+        rounds = int(np.clip(BLOCK_SECONDS / per_round, 1, most))
         return rounds * self.env.rows
 
     def play(self, index: int, first: int, count: int, advance: Any) -> pa.Table:
@@ -383,6 +389,7 @@ class _Player:
     def _cut(self, live: Array, rows: _Rows) -> int:
         """End the episodes that have reached the runner's own limit."""
         episodes = self.episodes
+        assert self.max_steps is not None
         long = live & ~episodes.ended & (episodes.streams.step >= self.max_steps)
         if not long.any():
             return 0

@@ -21,6 +21,9 @@ from .rollout import evaluate, one_thread
 from .store import RunFolder
 
 
+Point = dict[str, float | None]  # of a learning curve: steps, mean, low, high
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """Everything that decides a training run. The names are those of `--set key=value`.
@@ -84,7 +87,7 @@ class Training:
 
     folder: Path
     policy: Any
-    curve: list[dict[str, float]]
+    curve: list[Point]
     seconds: float
 
 
@@ -206,10 +209,10 @@ def _with_classes(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def _train_sb3(
     algorithm: Any, config: TrainConfig, folder: RunFolder, progress: bool
-) -> list[dict[str, float]]:
+) -> list[Point]:
     from stable_baselines3.common.callbacks import BaseCallback
 
-    curve: list[dict[str, float]] = []
+    curve: list[Point] = []
     resumed = folder.latest("step-")
     if resumed is not None:
         files = {file.name: file.read_bytes() for file in resumed.iterdir()}
@@ -247,7 +250,7 @@ def _train_sb3(
     return curve
 
 
-def _score(algorithm: Any, config: TrainConfig) -> dict[str, float]:
+def _score(algorithm: Any, config: TrainConfig) -> Point:
     evaluation = evaluate(
         algorithm,
         config.environment,
@@ -264,10 +267,11 @@ def _score(algorithm: Any, config: TrainConfig) -> dict[str, float]:
     }
 
 
-def _keep(folder: RunFolder, algorithm: Any, curve: list[dict[str, float]]) -> None:
+def _keep(folder: RunFolder, algorithm: Any, curve: list[Point]) -> None:
     files = learner_files(algorithm, {"curve": curve})
     steps = f"{algorithm.num_timesteps:012d}"
-    if curve[-1]["mean"] >= max(point["mean"] for point in curve):
+    means = [point["mean"] or 0.0 for point in curve]
+    if means[-1] >= max(means):
         from .policy_files import policy_files
 
         folder.publish(f"best-{steps}", policy_files(algorithm), keep=1)
@@ -276,13 +280,13 @@ def _keep(folder: RunFolder, algorithm: Any, curve: list[dict[str, float]]) -> N
 
 def _train_other(
     learner: Any, config: TrainConfig, folder: RunFolder, progress: bool
-) -> list[dict[str, float]]:
+) -> list[Point]:
     """A learner with `learn(total_timesteps)`, `predict` and `policy_files()` of its own.
 
     It is trained in pieces of `evaluate_every` steps. If it has `state_files()` and
     `restore_files(files)`, an interrupted run resumes from them.
     """
-    curve: list[dict[str, float]] = []
+    curve: list[Point] = []
     done = 0
     resumed = folder.latest("step-")
     if resumed is not None and hasattr(learner, "restore_files"):

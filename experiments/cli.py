@@ -388,9 +388,9 @@ def run(
     else:
         findings = outcome.findings
         _print_table(chosen.summary, findings.columns, findings.rows)
+        verdict = {True: "holds", False: "REFUTED", None: "not applicable"}
         claims = [
-            (c.name, str(c.quantity), c.bound_text(), {True: "holds", False: "REFUTED", None: "-"}[c.holds])
-            for c in findings.claims
+            (c.name, str(c.quantity), c.bound_text(), verdict[c.holds]) for c in findings.claims
         ]
         _print_table("Claims", ("claim", "measured", "bound", ""), claims)
         print(f"report: {outcome.folder / 'report.html'}")
