@@ -1,0 +1,153 @@
+"""Classical pulse sequences as policies: they see what a learned policy sees, the observation.
+
+The sample was excited with phase 0 a known time ago (`NMRRelax`, `NMRAlign`), so its transverse
+part began along -y; the observation tells the time since then, and the last flip angle tells how
+far the sequence has come. None keeps a memory.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from palestra.envs.nmr.env import TIME_SCALE, PulseAction
+
+Array = npt.NDArray[Any]
+
+X, Y, MINUS_X, MINUS_Y = 0.0, math.pi / 2, math.pi, -math.pi / 2
+
+# Columns of the observation
+_MZ, _MXY, _LAST_FLIP, _SINCE, _STEP = 2, 3, 4, 6, 7
+
+
+class PulseSequence:
+    """A sequence as a policy.
+
+    Args:
+        env: where it will act; its limits of flip angle and delay are taken (default limits
+            without one).
+    """
+
+    def __init__(self, env: Any = None) -> None:
+        action = getattr(env, "action", None)
+        self.action = action if isinstance(action, PulseAction) else PulseAction()
+
+    def predict(
+        self,
+        observation: Array,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+    ) -> tuple[Array, Any]:
+        """Actions (B, 3) for observations (B, 8)."""
+        theta, phi, tau = self.events(np.asarray(observation, np.float64))
+        return self.action.encode(theta, phi, tau), state
+
+    def events(self, observation: Array) -> tuple[Array, Array, Array]:
+        """Flip angle (rad), phase (rad) and delay (s) for each row."""
+        raise NotImplementedError
+
+    def _nothing(self, rows: int) -> tuple[Array, Array, Array]:
+        """No pulse and the shortest delay."""
+        return np.zeros(rows), np.zeros(rows), np.full(rows, self.action.tau_min)
+
+
+def _at_start(observation: Array) -> Array:
+    start: Array = observation[:, _STEP] == 0.0
+    return start
+
+
+def _just_refocused(observation: Array) -> Array:
+    """Rows whose last pulse was a 180-degree pulse (the excitation does not count)."""
+    refocused: Array = observation[:, _LAST_FLIP] > 0.75
+    return ~_at_start(observation) & refocused
+
+
+class Wait(PulseSequence):
+    """Relax by doing nothing."""
+
+    def events(self, observation: Array) -> tuple[Array, Array, Array]:
+        """No pulse."""
+        return self._nothing(len(observation))
+
+
+class Deft(PulseSequence):
+    """Driven equilibrium: refocus with 180y, and turn the echo, on -y, back to +z with 90(-x).
+
+    Becker, Ferretti, Farrar, J. Am. Chem. Soc. 91 (1969) 7784. The delay to the echo is the time
+    since excitation.
+    """
+
+    refocus, back = Y, MINUS_X
+
+    def events(self, observation: Array) -> tuple[Array, Array, Array]:
+        """180 and a delay, then 90, then nothing."""
+        theta, phi, tau = self._nothing(len(observation))
+        start, echo = _at_start(observation), _just_refocused(observation)
+        theta[start], phi[start] = math.pi, self.refocus
+        tau[start] = TIME_SCALE * observation[start, _SINCE]
+        theta[echo], phi[echo] = math.pi / 2, self.back
+        return theta, phi, tau
+
+
+class CompensatedDeft(Deft):
+    """Driven equilibrium whose pulses cancel each other's error: 90x, 180(-x), 90x.
+
+    The flip angles of the three pulses add up to nothing along x, whatever the transmit field.
+    """
+
+    refocus, back = MINUS_X, X
+
+
+class Ninety(PulseSequence):
+    """Turn Mz into signal with one 90-degree pulse.
+
+    Its phase is along the transverse part, -y, so that this part stays where it is.
+    """
+
+    def events(self, observation: Array) -> tuple[Array, Array, Array]:
+        """90, then nothing."""
+        theta, phi, tau = self._nothing(len(observation))
+        start = _at_start(observation)
+        theta[start], phi[start] = math.pi / 2, MINUS_Y
+        return theta, phi, tau
+
+
+class Echo(PulseSequence):
+    """Gather the transverse part in a spin echo: 180y, then a delay of the time since excitation.
+
+    Hahn, Phys. Rev. 80 (1950) 580.
+    """
+
+    def events(self, observation: Array) -> tuple[Array, Array, Array]:
+        """180 and a delay, then nothing."""
+        theta, phi, tau = self._nothing(len(observation))
+        start = _at_start(observation)
+        theta[start], phi[start] = math.pi, Y
+        tau[start] = TIME_SCALE * observation[start, _SINCE]
+        return theta, phi, tau
+
+
+class EchoNinety(PulseSequence):
+    """Both: gather the transverse part in an echo, and turn Mz to its side at the echo.
+
+    Where nearly all is along z, the pulse comes at once. The echo is worth its time if the
+    transverse part is more than a fifth of the whole (4 % of the signal power).
+    """
+
+    worthwhile = 0.2
+
+    def events(self, observation: Array) -> tuple[Array, Array, Array]:
+        """180 and a delay if worthwhile, then 90, then nothing."""
+        theta, phi, tau = self._nothing(len(observation))
+        start, turn = _at_start(observation), _just_refocused(observation)
+        length = np.hypot(observation[:, _MZ], observation[:, _MXY])
+        gather = start & (observation[:, _MXY] > self.worthwhile * length)
+        turn |= start & ~gather
+        theta[gather], phi[gather] = math.pi, Y
+        tau[gather] = TIME_SCALE * observation[gather, _SINCE]
+        theta[turn], phi[turn] = math.pi / 2, MINUS_Y
+        return theta, phi, tau

@@ -1,0 +1,278 @@
+"""Pictures: the isochromats on the Bloch sphere, and the sequence that brought them there.
+
+The frame of a picture is drawn once; a new state only draws what moves over it, so that an
+animation costs milliseconds a picture. Colours are Okabe and Ito's, safe for the colour-blind.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .bloch import Ensemble, pulse_and_delay
+from .events import Event, EventList, run
+
+Array = npt.NDArray[Any]
+
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#6b7280"
+INK, PAPER, SPHERE = "#1f2937", "#ffffff", "#f3f6fa"
+
+_AZIMUTH, _ELEVATION = math.radians(-60.0), math.radians(18.0)
+
+
+def project(m: Array) -> tuple[Array, Array, Array]:
+    """Where vectors (3, ...) appear on paper (right, up), and how near they are (> 0: in front)."""
+    ca, sa = math.cos(_AZIMUTH), math.sin(_AZIMUTH)
+    ce, se = math.cos(_ELEVATION), math.sin(_ELEVATION)
+    right = -sa * m[0] + ca * m[1]
+    inward = ca * m[0] + sa * m[1]
+    return right, ce * m[2] - se * inward, ce * inward + se * m[2]
+
+
+class Scene:
+    """Three panels: Bloch sphere, sequence diagram, and magnetisation against time.
+
+    Args:
+        title: what stands above the sphere.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+
+    def __init__(self, title: str) -> None:
+        try:
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
+        except ImportError as missing:
+            raise ImportError(
+                'drawing needs matplotlib: pip install "palestra[report]"'
+            ) from missing
+        self._figure: Any = Figure(figsize=(9.6, 4.8), dpi=100, facecolor=PAPER)
+        self._canvas: Any = FigureCanvasAgg(self._figure)
+        self._sphere: Any = self._figure.add_axes((0.0, 0.02, 0.46, 0.88))
+        self._pulses: Any = self._figure.add_axes((0.53, 0.57, 0.45, 0.33))
+        self._curves: Any = self._figure.add_axes((0.53, 0.12, 0.45, 0.33))
+        self._figure.text(0.02, 0.94, title, color=INK, fontsize=13, fontweight="bold")
+        self._frame_sphere()
+        self._background: dict[float, Any] = {}
+
+    # ------------------------------------------------------------------------------- what stands
+
+    def _frame_sphere(self) -> None:
+        axes = self._sphere
+        axes.set_aspect("equal")
+        axes.set_axis_off()
+        axes.set_xlim(-1.35, 1.35)
+        axes.set_ylim(-1.3, 1.35)
+        turn = np.linspace(0, 2 * np.pi, 181)
+        axes.fill(np.cos(turn), np.sin(turn), color=SPHERE, zorder=0)
+        axes.plot(np.cos(turn), np.sin(turn), color="#cbd5e1", lw=1.2, zorder=1)
+        zero, c, s = np.zeros_like(turn), np.cos(turn), np.sin(turn)
+        for circle in (np.array([c, s, zero]), np.array([c, zero, s]), np.array([zero, c, s])):
+            right, up, near = project(circle)
+            for part, alpha in ((near >= 0, 0.9), (near < 0, 0.35)):
+                axes.plot(
+                    np.where(part, right, np.nan),
+                    np.where(part, up, np.nan),
+                    color="#cbd5e1",
+                    lw=0.9,
+                    alpha=alpha,
+                    zorder=1,
+                )
+        for name, axis in (("x", 0), ("y", 1), ("z", 2)):
+            tip = np.zeros(3)
+            tip[axis] = 1.0
+            right, up, _ = project(tip)
+            axes.annotate(
+                "",
+                (1.12 * right, 1.12 * up),
+                (0, 0),
+                arrowprops={"arrowstyle": "-|>", "color": GREY, "lw": 1.0},
+                zorder=2,
+            )
+            axes.text(
+                1.22 * right, 1.22 * up, name, color=INK, fontsize=12, ha="center", va="center"
+            )
+
+    def _frame_time(self, span: float) -> None:
+        """Axes of the two panels over time, for a span in ms."""
+        for axes in (self._pulses, self._curves):
+            axes.clear()
+            axes.set_xlim(-0.03 * span, 1.03 * span)
+            axes.tick_params(colors=INK, labelsize=9)
+            for side in ("top", "right"):
+                axes.spines[side].set_visible(False)
+            for side in ("left", "bottom"):
+                axes.spines[side].set_color("#9ca3af")
+        self._pulses.set_title(
+            "Pulses: flip angle, phase above", fontsize=10, color=INK, loc="left"
+        )
+        self._pulses.set_ylim(0, 235)
+        self._pulses.set_yticks([0, 90, 180])
+        self._pulses.set_ylabel("flip angle (deg)", fontsize=9, color=INK)
+        self._pulses.tick_params(labelbottom=False)
+        self._curves.set_title("Magnetisation", fontsize=10, color=INK, loc="left")
+        self._curves.set_ylim(-1.08, 1.08)
+        self._curves.set_yticks([-1, 0, 1])
+        self._curves.set_ylabel("in units of $M_0$", fontsize=9, color=INK)
+        self._curves.set_xlabel("time since the sequence began (ms)", fontsize=9, color=INK)
+        for level, style in ((1.0, ":"), (0.0, "-")):
+            self._curves.axhline(level, color="#d1d5db", lw=0.8, ls=style, zorder=0)
+        handles = [
+            self._curves.plot([], [], color=BLUE, lw=2, label=r"$\langle M_z\rangle$")[0],
+            self._curves.plot([], [], color=ORANGE, lw=2, label=r"$|\langle M_{xy}\rangle|$")[0],
+            self._curves.plot(
+                [], [], color=GREEN, lw=1.5, ls="--", label=r"$\langle|M_{xy}|\rangle$"
+            )[0],
+        ]
+        self._curves.legend(
+            handles=handles,
+            loc="lower right",
+            bbox_to_anchor=(1.0, 0.98),
+            ncols=3,
+            fontsize=9,
+            frameon=False,
+            handlelength=1.4,
+            columnspacing=1.2,
+        )
+
+    # -------------------------------------------------------------------------------- what moves
+
+    def draw(
+        self, m: Array, weight: Array, events: EventList, curves: Array, caption: str
+    ) -> Array:
+        """One picture.
+
+        Args:
+            m: isochromats now, (3, N).
+            weight: their shares, (N,).
+            events: the sequence so far.
+            curves: rows time (s), mean Mz, |mean Mxy|, mean |Mxy|: (4, K).
+            caption: a line below the title.
+
+        Returns:
+            uint8 (480, 960, 3).
+        """
+        span = _round_up(1e3 * max(events.duration, 1e-3))
+        if span not in self._background:
+            self._frame_time(span)
+            self._canvas.draw()
+            self._background[span] = self._canvas.copy_from_bbox(self._figure.bbox)
+        self._canvas.restore_region(self._background[span])
+        for axes in (self._pulses, self._curves):
+            axes.set_xlim(-0.03 * span, 1.03 * span)
+        moving = [
+            *self._isochromats(m, weight),
+            *self._bars(events),
+            *self._lines(curves),
+            self._figure.text(0.02, 0.89, caption, color=GREY, fontsize=10),
+        ]
+        for artist in moving:
+            (artist.axes or self._figure).draw_artist(artist)
+        picture = np.asarray(self._canvas.buffer_rgba())[..., :3].copy()
+        for artist in moving:
+            artist.remove()
+        return picture
+
+    def _isochromats(self, m: Array, weight: Array) -> list[Any]:
+        right, up, near = project(m)
+        order = np.argsort(near)
+        depth = 0.45 + 0.55 * (near[order] + 1) / 2  # what is behind the sphere's middle is paler
+        segments = np.zeros((m.shape[1], 2, 2))
+        segments[:, 1, 0], segments[:, 1, 1] = right[order], up[order]
+        from matplotlib.collections import LineCollection
+
+        spokes = LineCollection(list(segments), colors=BLUE, linewidths=0.9, alpha=0.3, zorder=3)
+        self._sphere.add_collection(spokes, autolim=False)
+        dots = self._sphere.scatter(
+            right[order], up[order], s=26 * depth, c=BLUE, alpha=depth, linewidths=0, zorder=4
+        )
+        x, y, _ = project(m @ weight)
+        (mean,) = self._sphere.plot([0, x], [0, y], color=ORANGE, lw=3, zorder=5)
+        (tip,) = self._sphere.plot([x], [y], "o", color=ORANGE, ms=7, zorder=5)
+        label = self._sphere.text(
+            0, -1.2, "blue: isochromats    orange: their mean", color=GREY, fontsize=9, ha="center"
+        )
+        return [spokes, dots, mean, tip, label]
+
+    def _bars(self, events: EventList) -> list[Any]:
+        drawn: list[Any] = []
+        begun = 0.0
+        for event in events:
+            if event.theta > 0.0:
+                time, flip = 1e3 * begun, math.degrees(event.theta)
+                (bar,) = self._pulses.plot(
+                    [time, time], [0, flip], color=BLUE, lw=6, solid_capstyle="butt"
+                )
+                phase = self._pulses.text(
+                    time,
+                    flip + 8,
+                    f"{math.degrees(event.phi):.0f}°",
+                    color=INK,
+                    fontsize=9,
+                    ha="center",
+                )
+                drawn += [bar, phase]
+            if event.receive is not None:
+                window = self._pulses.axvspan(
+                    1e3 * (begun + event.t_pulse + event.receive.first),
+                    1e3 * (begun + event.t_pulse + event.receive.last),
+                    ymax=0.12,
+                    color=GREEN,
+                    alpha=0.4,
+                    lw=0,
+                )
+                drawn.append(window)
+            begun += event.duration
+        return drawn
+
+    def _lines(self, curves: Array) -> list[Any]:
+        t = 1e3 * curves[0]
+        styles = ((BLUE, 2.0, "-"), (ORANGE, 2.0, "-"), (GREEN, 1.5, "--"))
+        return [
+            self._curves.plot(t, curve, color=color, lw=width, ls=style)[0]
+            for curve, (color, width, style) in zip(curves[1:], styles, strict=True)
+        ]
+
+
+def follow(
+    events: EventList, ensemble: Ensemble, m: Array, points: int = 32
+) -> tuple[Array, Array]:
+    """Magnetisation along a sequence, at `points` times in each delay.
+
+    Args:
+        events: the sequence.
+        ensemble: one experiment.
+        m: start state (1, 3, N), left as it is.
+        points: how many in each delay.
+
+    Returns:
+        Curves (4, K): time (s), mean Mz, |mean Mxy|, mean |Mxy|; and the states (K, 3, N).
+    """
+    times, states, begun = [0.0], [m[0].copy()], 0.0
+    for event in events:
+        pulse = Event(event.theta, event.phi, event.t_pulse)
+        m = run(EventList((pulse,)), ensemble, m).m
+        begun += event.t_pulse
+        for k in range(points):
+            times.append(begun + event.tau * k / (points - 1))
+            states.append(m[0].copy())
+            if k < points - 1:
+                pulse_and_delay(m, ensemble, 0.0, 0.0, event.tau / (points - 1))
+        if event.spoil:
+            m[:, :2] = 0.0
+        begun += event.tau
+    path = np.array(states)
+    w = ensemble.weight
+    transverse = path[:, 0] + 1j * path[:, 1]
+    curves = (np.array(times), path[:, 2] @ w, abs(transverse @ w), abs(transverse) @ w)
+    return np.array(curves), path
+
+
+def _round_up(span: float) -> float:
+    """The next of 1, 2, 5, 10, 20, 50, ...: few spans, so few backgrounds."""
+    decade = 10.0 ** math.floor(math.log10(span))
+    return next(step * decade for step in (1.0, 2.0, 5.0, 10.0) if span <= step * decade)

@@ -1,0 +1,403 @@
+"""The two environments: reference figures, bounds, rewards, bits, options, refusals."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from palestra.batch import Episodes
+from palestra.envs.nmr.bloch import length_bound
+from palestra.envs.nmr.env import ALIGNED, NMRAlign, NMRRelax, PulseAction
+from palestra.envs.nmr.events import EventList, run
+from palestra.envs.nmr.sample import PRESETS, load_sample
+
+BOTH = pytest.mark.parametrize("cls", [NMRRelax, NMRAlign])
+
+
+def started(env, seed=0, options=None):
+    episodes = Episodes(env)
+    episodes.seed(seed)
+    episodes.begin(env.everyone, options)
+    return episodes
+
+
+def play(env, policy, seed=0, options=None):
+    """Metrics, returns and durations of one episode a row; `policy(observation, step)`."""
+    episodes = started(env, seed, options)
+    total, seconds = np.zeros(env.rows), np.zeros(env.rows)
+    for k in range(env.horizon):
+        live = ~episodes.ended
+        step, _ = episodes.advance(policy(episodes.observe(), k), live)
+        total[live] += step.reward[live]
+        seconds[live] += step.duration[live]
+    return env.metrics(), total, seconds
+
+
+def random_policy(rows, seed=0):
+    rng = np.random.default_rng(seed)
+    return lambda observation, k: rng.uniform(-1, 1, (rows, 3)).astype(np.float32)
+
+
+def idle(env):
+    return lambda observation, k: env.action.encode(np.zeros(env.rows), 0.0, env.action.tau_min)
+
+
+# ---------------------------------------------------------------------- the reference set-up, 6.1
+
+
+def test_waiting_and_floor_of_the_reference_set_up():
+    """Waiting 2.752 s and floor 0.684 s, means over starts 2 to 20 ms after excitation."""
+    env = NMRRelax(4096)
+    metrics, returns, _ = play(env, idle(env))
+    assert metrics["waiting_time"].mean() == pytest.approx(2.752, abs=0.002)
+    assert metrics["time_floor"].mean() == pytest.approx(0.684, abs=0.01)
+    np.testing.assert_allclose(metrics["time_to_equilibrium"], metrics["waiting_time"], rtol=1e-12)
+    np.testing.assert_allclose(returns, 0.0, atol=1e-12)
+
+
+def test_waiting_time_is_t1_ln_of_the_deviation_over_tol():
+    env = NMRRelax(64)
+    started(env)
+    deviation = abs(1 - env.m[:, 2].mean(1))
+    np.testing.assert_allclose(env.metrics()["waiting_time"], 0.6 * np.log(deviation / 0.01))
+
+
+# ------------------------------------------------------ what holds for every policy (qutip-qoc#34)
+
+
+@pytest.mark.parametrize("sample", PRESETS)
+def test_no_policy_beats_the_floor_or_lengthens_a_vector(sample):
+    env = NMRRelax(1000, sample=sample)
+    metrics, returns, seconds = play(env, random_policy(1000))
+    assert (metrics["time_to_equilibrium"] >= metrics["time_floor"] - 1e-9).all()
+    assert np.linalg.norm(env.m, axis=1).max() <= 1 + 1e-12
+    np.testing.assert_allclose(metrics["sequence_time"], seconds)
+    T1 = 1 / env.ensemble.R1.min(axis=1)
+    np.testing.assert_allclose(returns, metrics["time_saved"] / T1, atol=1e-10)
+
+
+@pytest.mark.parametrize("sample", PRESETS)
+def test_no_policy_signals_more_than_the_length_bound(sample):
+    env = NMRAlign(1000, sample=sample)
+    episodes = started(env)
+    bound = length_bound(env.m, env.ensemble)
+    start = np.hypot(*episodes.observe()[:, :2].T.astype(float))
+    metrics, returns, seconds = play(env, random_policy(1000))
+    assert (metrics["signal"] <= metrics["length_bound"] + 1e-12).all()
+    np.testing.assert_allclose(metrics["length_bound"], length_bound(env.m, env.ensemble))
+    T1 = 1 / env.ensemble.R1.min(axis=1)
+    gained = (metrics["signal"] ** 2 - start**2) / bound**2
+    np.testing.assert_allclose(returns, gained - seconds / T1, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------ the rule of the end
+
+
+def test_residual_transverse_magnetisation_counts_as_error():
+    env = NMRRelax(1)
+    tilted = np.array([math.sqrt(1 - 0.995**2), 0.0, 0.995])  # Mz within 1 %, Mxy 0.0999
+    started(env, options=[{"magnetisation": tilted}])
+    assert env.metrics()["waiting_time"][0] == pytest.approx(
+        0.3 * math.log(0.0998749 / 0.01), rel=1e-5
+    )
+
+
+def test_dephasing_does_not_hide_transverse_magnetisation():
+    env = NMRRelax(1, sample="oil")
+    n = env.m.shape[2]
+    turn = 2 * np.pi * np.arange(n) / n
+    scattered = np.stack([0.1 * np.cos(turn), 0.1 * np.sin(turn), np.full(n, 0.994)])
+    started(env, options=[{"magnetisation": scattered}])
+    assert env.metrics()["waiting_time"][0] == pytest.approx(0.3 * math.log(10), rel=1e-9)
+
+
+def test_species_do_not_cancel():
+    """Two species off by +5 % and -5 % are not at equilibrium, though their mean is."""
+    env = NMRRelax(1, sample="mixed")
+    n = env.m.shape[2] // 2
+    state = np.zeros((3, 2 * n))
+    state[2] = np.repeat([0.90, 1.0], n)
+    started(env, options=[{"magnetisation": state}])
+    assert env.metrics()["waiting_time"][0] == pytest.approx(0.3 * math.log(0.05 / 0.01), rel=1e-9)
+
+
+def test_an_episode_ends_when_both_are_within_tol():
+    env = NMRRelax(2, horizon=4)
+    near = [{"magnetisation": [0.0, 0.0, 0.9899]}, {"magnetisation": [0.0, 0.0, 0.9]}]
+    episodes = started(env, options=near)
+    wait = env.action.encode(np.zeros(2), 0.0, 0.04)
+    step, ended = episodes.advance(wait)
+    assert step.terminated.tolist() == [True, False]
+    assert ended == 1
+    assert env.metrics()["time_to_equilibrium"][0] == pytest.approx(0.04)
+
+
+def test_alignment_ends_the_episode():
+    env = NMRAlign(1)
+    episodes = started(env, options=[{"theta0": 0.0}])
+    step, _ = episodes.advance(env.action.encode([math.pi / 2], 0.0, env.action.tau_min))
+    assert step.terminated[0]
+    assert env.metrics()["aligned"][0]
+    assert env.metrics()["alignment"][0] >= ALIGNED
+
+
+# ---------------------------------------------------------------------------------- observations
+
+
+@BOTH
+def test_observations_are_what_they_say(cls):
+    env = cls(16, sample="mixed")
+    episodes = started(env)
+    theta, phi, tau = np.full(16, 1.0), np.full(16, -2.0), np.full(16, 4e-3)
+    before = episodes.observe()[:, 6].astype(float) * 0.02
+    episodes.advance(env.action.encode(theta, phi, tau))
+    seen = episodes.observe()
+    w = env.ensemble.weight
+    expected = [env.m[:, 0] @ w, env.m[:, 1] @ w, env.m[:, 2] @ w]
+    expected += [np.hypot(env.m[:, 0], env.m[:, 1]) @ w, theta / math.pi]
+    expected += [2 * np.log(tau / 1e-4) / math.log(400) - 1, (before + tau) / 0.02]
+    expected += [np.full(16, 1 / env.horizon)]
+    np.testing.assert_allclose(seen, np.stack(expected, 1), atol=1e-6)
+    assert seen.dtype == np.float32
+    assert env.observation_space.contains(seen[0])
+
+
+@BOTH
+def test_looking_twice_shows_the_same_bits_and_only_the_asked_rows(cls):
+    env = cls(8)
+    episodes = started(env)
+    assert episodes.observe().tobytes() == episodes.observe().tobytes()
+    out = np.full((8, 8), 7.0, np.float32)
+    some = np.arange(8) < 3
+    env.observe(some, episodes.streams, out)
+    assert out[:3].tobytes() == episodes.observe()[:3].tobytes()
+    assert (out[3:] == 7.0).all()
+
+
+# -------------------------------------------------------------------------------- bits and state
+
+
+@BOTH
+@pytest.mark.parametrize("sample", ["oil", "soil", "mixed", "random"])
+def test_an_episode_is_the_same_bits_at_1_7_and_64_rows(cls, sample):
+    """L1, hard and finite pulses, one species and two, fixed and drawn relaxation."""
+    actions = np.random.default_rng(0).uniform(-1, 1, (64, 8, 3)).astype(np.float32)
+    played = {}
+    for rows in (64, 7, 1):
+        env = cls(rows, sample=sample)
+        for first in range(0, 64, rows) if rows == 64 else (0, 21, 63 // rows * rows):
+            numbers = [min(first + r, 63) for r in range(rows)]
+            episodes = Episodes(env)
+            episodes.seed(5)
+            episodes.begin(env.everyone, [{"episode": i} for i in numbers])
+            bits = [[episodes.observe()[r].tobytes()] for r in range(rows)]
+            for k in range(env.horizon):
+                live = ~episodes.ended
+                step, _ = episodes.advance(actions[numbers, k], live)
+                seen = episodes.observe()
+                for r in np.flatnonzero(live):
+                    bits[r].append(seen[r].tobytes() + step.reward[r].tobytes())
+                    bits[r].append(step.duration[r].tobytes() + step.terminated[r].tobytes())
+            for r, number in enumerate(numbers):
+                end = [m[r].tobytes() for m in env.metrics().values()] + [env.m[r].tobytes()]
+                assert played.setdefault(number, bits[r] + end) == bits[r] + end
+
+
+@BOTH
+def test_rows_that_are_not_live_do_not_move(cls):
+    env = cls(6)
+    episodes = started(env)
+    live = np.arange(6) % 2 == 0
+    before = env.snapshot(~live)
+    episodes.advance(random_policy(6)(None, 0), live)
+    after = env.snapshot(~live)
+    assert all(before[name].tobytes() == after[name].tobytes() for name in before)
+
+
+@BOTH
+def test_snapshot_and_restore_are_exact(cls):
+    env = cls(9, sample="random")
+    episodes = started(env)
+    policy = random_policy(9)
+    episodes.advance(policy(None, 0))
+    kept, some = env.snapshot(env.everyone), np.arange(9) < 4
+    actions = policy(None, 1)
+    first = episodes.advance(actions, ~episodes.ended)[0].reward.copy()
+    end = env.snapshot(env.everyone)
+    env.restore(kept, env.everyone)
+    episodes.ended[:] = False
+    second = episodes.advance(actions)[0].reward
+    again = env.snapshot(env.everyone)
+    assert first.tobytes() == second.tobytes()
+    assert all(end[name].tobytes() == again[name].tobytes() for name in end)
+    env.restore({name: array[some] for name, array in kept.items()}, some)
+    mixed = env.snapshot(env.everyone)
+    assert mixed["m"][:4].tobytes() == kept["m"][:4].tobytes()
+    assert mixed["m"][4:].tobytes() == end["m"][4:].tobytes()
+
+
+@BOTH
+def test_copies_by_pickle_and_deepcopy_go_on_alike(cls):
+    env = cls(3, sample="oil")
+    episodes = started(env)
+    episodes.advance(random_policy(3)(None, 0))
+    for other in (pickle.loads(pickle.dumps(env)), copy.deepcopy(env)):
+        for name, array in env.snapshot(env.everyone).items():
+            assert array.tobytes() == other.snapshot(env.everyone)[name].tobytes()
+
+
+@BOTH
+def test_the_event_list_of_an_episode_reproduces_its_state(cls):
+    for sample in ("oil", "soil"):
+        env = cls(4, sample=sample)
+        episodes = started(env)
+        start = env.m.copy()
+        for k in range(3):
+            episodes.advance(random_policy(4, k)(None, 0), ~episodes.ended)
+        for row in range(4):
+            events = env.events(row)
+            assert isinstance(events, EventList)
+            end = run(events, env.isochromats(row), start[row : row + 1]).m[0]
+            np.testing.assert_allclose(end, env.m[row], atol=5e-4 if sample == "soil" else 1e-12)
+            assert events.duration == pytest.approx(env.metrics()["sequence_time"][row])
+
+
+def test_finite_pulses_take_time():
+    env = NMRRelax(1, sample="soil")
+    episodes = started(env)
+    step, _ = episodes.advance(env.action.encode([math.pi], 0.0, 1e-3))
+    assert step.duration[0] == pytest.approx(1e-3 + 100e-6, rel=1e-6)
+
+
+# ------------------------------------------------------------------------------ starts and options
+
+
+def test_starts_are_2_to_20_ms_after_an_excitation_of_phase_x():
+    env = NMRRelax(2000)
+    seen = started(env).observe()
+    tau0 = seen[:, 6] * 20
+    assert tau0.min() > 2
+    assert tau0.max() < 20
+    assert np.histogram(tau0, 6, (2, 20))[0].min() > 250
+    assert (seen[tau0 < 3, 1] < -0.9).all()  # still along -y
+    np.testing.assert_allclose(seen[:, 4], 0.5)
+
+
+def test_options_set_the_start_of_one_row():
+    env = NMRAlign(3)
+    options = [
+        {},
+        {"tau0": 0.01, "theta0": 0.0, "polarisation": 0.5},
+        {"magnetisation": [0, 0, -1]},
+    ]
+    seen = started(env, options=options).observe()
+    assert seen[1, 6] == np.float32(0.5)
+    assert seen[1, 2] == pytest.approx(1 - 0.5 * math.exp(-0.01 / 0.6), abs=1e-6)
+    assert seen[2, 2] == -1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tau0": -1.0}, r"options\['tau0'\]: got -1.0, allowed 0 to"),
+        ({"theta0": math.nan}, r"options\['theta0'\]: got nan, allowed 0 to 6.28"),
+        ({"polarisation": "all"}, r"options\['polarisation'\]: got 'all', allowed -1 to 1"),
+        ({"magnetisation": [1.0, 1.0, 1.0]}, "vectors longer than 1 or not finite"),
+        ({"magnetisation": [1.0, 0.0]}, r"got shape \(2,\), allowed \(3, 24\) or \(3,\)"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        started(NMRRelax(1), options=[options])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tau_min": 0.0}, r"tau_min: got 0.0, allowed above 0 s"),
+        ({"tau_min": 0.05}, r"tau_max: got 0.04, allowed above tau_min = 0.05 s"),
+        ({"theta_max": 0.0}, r"theta_max: got 0.0, allowed above 0 to 2 pi"),
+        ({"tol": 0.0}, r"tol: got 0.0, allowed above 0 and below 1"),
+        ({"tau0": (0.02, 0.01)}, r"tau0: got \(0.02, 0.01\), allowed \(from, to\)"),
+        ({"horizon": None}, r"horizon: got None, allowed an integer"),
+        ({"sample": "oyl"}, r"sample: got 'oyl', allowed oil"),
+    ],
+)
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        NMRRelax(1, **settings)
+
+
+def test_actions_that_are_not_finite_are_refused_before_anything_changes():
+    env = NMRRelax(2)
+    episodes = started(env)
+    before = env.m.tobytes()
+    with pytest.raises(ValueError, match="nan"):
+        episodes.advance(np.array([[0, 0, 0], [0, np.nan, 0]], np.float32))
+    assert env.m.tobytes() == before
+
+
+def test_limits_of_flip_angle_and_delay_are_kept():
+    """qutip-qtrl#11: bounds for each control separately."""
+    env = NMRRelax(200, theta_max=math.radians(60), tau_max=5e-3)
+    play(env, random_policy(200))
+    events = [event for row in range(200) for event in env.events(row)]
+    assert max(e.theta for e in events) <= math.radians(60)
+    assert max(e.theta for e in events) > math.radians(59)
+    assert max(e.tau for e in events) <= 5e-3 * (1 + 1e-12)
+    assert min(e.tau for e in events) >= 1e-4
+
+
+def test_isochromats_on_a_grid_are_warned_of():
+    oil = load_sample("oil")
+    grid = replace(oil, field=replace(oil.field, sampling="equispaced"))
+    with pytest.warns(UserWarning, match="fake an echo"):
+        NMRRelax(1, sample=grid)
+
+
+def test_encode_is_the_inverse_of_decode():
+    action = PulseAction()
+    theta, phi, tau = action.decode(action.encode([0.3, 3.0], [-3.0, 1.0], [1e-4, 0.03]))
+    np.testing.assert_allclose(theta, [0.3, 3.0], rtol=1e-6)
+    np.testing.assert_allclose(phi, [-3.0, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(tau, [1e-4, 0.03], rtol=1e-6)
+
+
+def test_longer_delays_take_longer():
+    times = [PulseAction().decode([0, 0, a])[2] for a in (-1, -0.5, 0, 0.5, 1)]
+    assert all(a < b for a, b in pairwise(times))
+    assert times[0] == pytest.approx(1e-4)
+    assert times[-1] == pytest.approx(4e-2)
+
+
+# ------------------------------------------------------------------------------------- pictures
+
+
+@BOTH
+def test_pictures_change_with_the_state_and_are_repeatable(cls):
+    env = cls(2)
+    episodes = started(env)
+    first = env.render(0)
+    assert first.shape == (480, 960, 3)
+    assert first.dtype == np.uint8
+    assert (env.render(0) == first).all()
+    episodes.advance(random_policy(2)(None, 0))
+    assert (env.render(0) != first).any()
+    assert (env.render(1) != env.render(0)).any()
+
+
+def test_without_matplotlib_drawing_names_the_extra(monkeypatch):
+    import sys
+
+    for name in ("matplotlib.backends.backend_agg", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    env = NMRRelax(1)
+    started(env)
+    with pytest.raises(ImportError, match=r'pip install "palestra\[report\]"'):
+        env.render(0)

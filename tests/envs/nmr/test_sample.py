@@ -1,0 +1,351 @@
+"""Samples: files, what is refused, and what is drawn from them."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+
+from palestra.envs.nmr.sample import (
+    PRESETS,
+    Field,
+    Instrument,
+    Sample,
+    Species,
+    load_sample,
+    normal_quantile,
+    parse_sample,
+)
+
+PLAIN = "[[species]]\nfraction = 1.0\nT1 = 0.6\nT2 = 0.3\n"
+
+
+def drawn(sample: Sample, rows: int = 256):
+    ensemble = sample.allocate(rows)
+    numbers = np.arange(rows, dtype=np.uint64)
+    sample.draw(ensemble, np.ones(rows, np.bool_), np.full(rows, 7, np.uint64), numbers)
+    return ensemble
+
+
+# ---------------------------------------------------------------------------------- what ships
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_load_without_a_warning_and_say_that_they_are_illustrative(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sample = load_sample(name)
+    assert sample.name == name
+    assert "llustrative" in sample.comment
+
+
+def test_oil_is_what_the_reference_figures_were_made_with():
+    oil = load_sample("oil")
+    assert (oil.species[0].T1, oil.species[0].T2) == (0.6, 0.3)
+    assert (oil.field.b0_fwhm_hz, oil.field.b1_sd, oil.field.n_iso) == (50.0, 0.03, 24)
+
+
+def test_a_sample_by_path_and_as_an_object(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(PLAIN)
+    sample = load_sample(str(path))
+    assert sample.species == (Species(1.0, 0.6, 0.3),)
+    assert load_sample(sample) is sample
+
+
+def test_an_unknown_preset_is_refused_with_the_known_ones():
+    with pytest.raises(
+        ValueError, match=r"sample: got 'oyl', allowed oil, sugar, soil, mixed, rand"
+    ):
+        load_sample("oyl")
+
+
+def test_a_missing_file_is_a_missing_file():
+    with pytest.raises(FileNotFoundError):
+        load_sample("nowhere.toml")
+
+
+# ------------------------------------------------------------------------------ what is refused
+
+
+def two_species(second: str) -> str:
+    return PLAIN.replace("1.0", "0.5") + "[[species]]\n" + second
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (PLAIN.replace("0.6", "0.0"), "species[0].T1: got 0.0, allowed a time above 0 s"),
+        (PLAIN.replace("0.6", "-1"), "species[0].T1: got -1, allowed a time above 0 s"),
+        (PLAIN.replace("0.6", "nan"), "species[0].T1: got nan, allowed a time above 0 s"),
+        (PLAIN.replace("0.6", "'long'"), "species[0].T1: got 'long', allowed a time above 0 s"),
+        (PLAIN.replace("0.3", "0"), "species[0].T2: got 0, allowed above 0 s and at most 2 T1"),
+        (
+            PLAIN.replace("0.3", "1.3"),
+            "species[0].T2: got 1.3, allowed above 0 s and at most 2 T1 = 1.2 s",
+        ),
+        (PLAIN.replace("1.0", "0.9"), "species: got fractions that sum to 0.9, allowed a sum of 1"),
+        (PLAIN.replace("1.0", "-1.0"), "species[0].fraction: got -1.0, allowed 0 to 1"),
+        (two_species("fraction = 0.6\nT1 = 1\nT2 = 1\n"), "fractions that sum to 1.1"),
+        (
+            two_species("fraction = 0.5\nT1 = 1\n"),
+            "species[1]: missing 1 required positional argument: 'T2'",
+        ),
+        (
+            PLAIN + "T3 = 1\n",
+            "species[0].T3: unknown; allowed fraction, T1, T2, shift_hz, J_hz, n_H",
+        ),
+        (PLAIN + "n_H = 4\n", "species[0].n_H: got 4, allowed an integer 0 to 3"),
+        (
+            "colour = 'red'\n" + PLAIN,
+            "colour: unknown; allowed species, field, instrument, task, vary",
+        ),
+        ("name = 3\n" + PLAIN, "name: got 3, allowed a string"),
+        ("field = 3\n" + PLAIN, "field: got 3, allowed a table"),
+        ("", "species: got None, allowed one or more tables [[species]]"),
+        ("= 3", "not TOML"),
+        (PLAIN + "[field]\nb0_fwhm_hz = -5", "field.b0_fwhm_hz: got -5, allowed 0 Hz or more"),
+        (
+            PLAIN + "[field]\nb0_shape = 'round'",
+            "field.b0_shape: got 'round', allowed gaussian, lorentzian, uniform, table",
+        ),
+        (
+            PLAIN + "[field]\nsampling = 'x'",
+            "field.sampling: got 'x', allowed stratified, quantile, equispaced",
+        ),
+        (PLAIN + "[field]\nb1_sd = 0.5", "field.b1_sd: got 0.5, allowed 0 to 0.2"),
+        (PLAIN + "[field]\nn_iso = 0", "field.n_iso: got 0, allowed an integer 1 to 65536"),
+        (PLAIN + "[field]\nn_iso = true", "field.n_iso: got True, allowed an integer"),
+        (PLAIN + "[field]\nreciprocity = 1", "field.reciprocity: got 1, allowed true or false"),
+        (
+            PLAIN + "[field]\nb0_shape = 'table'\nb0_fwhm_hz = 0",
+            "field.b0_table: got (), allowed two or more rows",
+        ),
+        (
+            PLAIN + "[field]\nb0_shape = 'table'\nb0_table = [[0, 1], [1, 1]]",
+            "field.b0_fwhm_hz: got 50.0, allowed 0",
+        ),
+        (
+            PLAIN + "[field]\nb0_shape = 'table'\nb0_fwhm_hz = 0\nb0_table = [[1, 1], [0, 1]]",
+            "field.b0_table",
+        ),
+        (
+            PLAIN + "[field]\nb0_shape = 'table'\nb0_fwhm_hz = 0\nb0_table = [[0, 1], [1, -1]]",
+            "field.b0_table",
+        ),
+        (
+            PLAIN + "[field]\nb0_table = [[0, 1], [1, 1]]",
+            "field.b0_table: got rows with b0_shape 'gaussian'",
+        ),
+        (
+            PLAIN + "[field]\nb0_shape = 'uniform'\nsampling = 'gauss-hermite'",
+            "field.sampling: got 'gauss-hermite'",
+        ),
+        (PLAIN + "[instrument]\nB0 = 0", "instrument.B0: got 0, allowed above 0 T"),
+        (
+            PLAIN + "[instrument]\nisotope = '12C'",
+            "instrument.isotope: got '12C', allowed 1H, 13C, 19F, 31P",
+        ),
+        (
+            PLAIN + "[instrument]\nnu1_max_hz = 0",
+            "instrument.nu1_max_hz: got 0, allowed above 0 Hz",
+        ),
+        (
+            PLAIN + "[instrument]\ndead_time = -1e-6",
+            "instrument.dead_time: got -1e-06, allowed 0 s or more",
+        ),
+        (
+            PLAIN + "[instrument]\ndwell = 0.01",
+            "instrument.dwell: got 0.01, allowed at most 0.00914 s",
+        ),
+        (PLAIN + "[instrument]\neps1 = 0", "instrument.eps1: got 0, allowed above 0"),
+        (
+            PLAIN + "[instrument]\npulse_model = 'soft'",
+            "instrument.pulse_model: got 'soft', allowed hard, finite",
+        ),
+        (PLAIN + "[task]\neps = 0", "task.eps: got 0, allowed above 0"),
+        (PLAIN + "[task]\neps = -0.1", "task.eps: got -0.1, allowed above 0"),
+        (
+            PLAIN + "[task]\ninformation = 'all'",
+            "task.information: got 'all', allowed known, marginal",
+        ),
+        (
+            PLAIN + "[vary]\nT1 = [2.0, 1.0]",
+            "vary.T1: got [2.0, 1.0], allowed [low, high] with low <= high",
+        ),
+        (PLAIN + "[vary]\nT2_over_T1 = [0.1, 3.0]", "vary.T2_over_T1: got 3.0, allowed"),
+        (PLAIN + "[vary]\nT1 = 3", "vary.T1: got 3, allowed [low, high]"),
+        (
+            two_species("fraction = 0.5\nT1 = 1\nT2 = 1\n[vary]\nT1 = [1, 2]"),
+            "vary: got 2 species, allowed only with one",
+        ),
+    ],
+)
+def test_a_bad_value_is_refused_by_file_field_value_and_range(text, message):
+    with pytest.raises(ValueError, match="^mine.toml: .*" + re.escape(message)):
+        parse_sample(text, "mine.toml")
+
+
+def test_a_precision_worse_than_one_shot_needs_no_time():
+    assert parse_sample(PLAIN + "[task]\neps = 0.5", "mine.toml").T_bound == 0.0
+
+
+# ---------------------------------------------------------------------------- what is warned of
+
+
+def test_t2_above_t1_is_accepted_with_a_warning():
+    with pytest.warns(UserWarning, match=r"mine.toml: T2 = 0.7 s exceeds T1 = 0.6 s"):
+        parse_sample(PLAIN.replace("0.3", "0.7"), "mine.toml")
+
+
+def test_hard_pulses_with_large_offsets_are_warned_of():
+    """Pitfall 2: offsets beyond 0.02 of the nutation rate."""
+    with pytest.warns(
+        UserWarning, match=r"'hard' ignores offsets during pulses.* 0.044 of the nut"
+    ):
+        parse_sample(PLAIN + "[field]\nb0_fwhm_hz = 200", "mine.toml")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        parse_sample(
+            PLAIN + "[field]\nb0_fwhm_hz = 200\n[instrument]\npulse_model = 'finite'", "mine.toml"
+        )
+
+
+@pytest.mark.parametrize(("n", "revival"), [(16, 0.075), (32, 0.155), (64, 0.315)])
+def test_equispaced_isochromats_revive_and_are_warned_of(n, revival):
+    """Pitfall 3: 2 pi / spacing; over +-100 Hz at 75, 155, 315 ms."""
+    field = Field(b0_fwhm_hz=200 / 3, n_iso=n, sampling="equispaced")
+    assert field.revival_time == pytest.approx(revival, rel=1e-6)
+    sample = Sample((Species(1.0, 0.6, 0.3),), field=field)
+    x = drawn(sample, 1).offset_hz[0]
+    weight = sample.allocate(1).weight
+    assert abs(weight @ np.exp(2j * np.pi * x * revival)) > 0.999  # a fake echo
+    with pytest.warns(
+        UserWarning, match=r"field.n_iso: .* rephase after .* set n_iso = (\d+)"
+    ) as said:
+        sample.warn_of_revival(0.5)
+    needed = int(re.search(r"n_iso = (\d+)", str(said[0].message))[1])
+    assert Field(b0_fwhm_hz=200 / 3, n_iso=needed, sampling="equispaced").revival_time >= 0.5
+
+
+def test_stratified_isochromats_do_not_revive():
+    x = drawn(load_sample("oil"), 200).offset_hz
+    for time in np.linspace(0.06, 2.0, 50):
+        assert abs(np.exp(2j * np.pi * x * time).mean(1)).mean() < 0.3
+
+
+# --------------------------------------------------------------------------------- what is drawn
+
+
+def test_normal_quantile_matches_scipy():
+    p = np.concatenate([np.logspace(-18, -1, 300), np.linspace(0.1, 1 - 1e-12, 300)])
+    got = np.array([normal_quantile(q) for q in p])
+    np.testing.assert_allclose(got, scipy.special.ndtri(p), rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("shape", "distribution"),
+    [
+        ("gaussian", scipy.stats.norm(scale=50 / (2 * math.sqrt(2 * math.log(2))))),
+        ("lorentzian", scipy.stats.cauchy(scale=25)),
+        ("uniform", scipy.stats.uniform(-25, 50)),
+    ],
+)
+def test_offsets_follow_their_line_shape(shape, distribution):
+    field = Field(b0_shape=shape, b1_sd=0.0, n_iso=8)
+    wide = Instrument(pulse_model="finite", dwell=1e-6)
+    ensemble = drawn(Sample((Species(1.0, 0.6, 0.3),), field, wide), 500)
+    assert scipy.stats.kstest(ensemble.offset_hz.ravel(), distribution.cdf).pvalue > 0.01
+    # stratified: one isochromat in each eighth of the distribution, in every row
+    stratum = np.floor(distribution.cdf(ensemble.offset_hz) * 8)
+    assert (stratum == np.arange(8)).all()
+
+
+def test_offsets_follow_a_table():
+    table = ((-20.0, 1.0), (0.0, 1.0), (10.0, 3.0))
+    field = Field(b0_fwhm_hz=0.0, b0_shape="table", b0_table=table, n_iso=8)
+    x = drawn(Sample((Species(1.0, 0.6, 0.3),), field), 2000).offset_hz
+    assert (x < 0).mean() == pytest.approx(0.5, abs=0.01)  # masses 20 and 20
+    assert x.min() > -20
+    assert x.max() < 10
+
+
+def test_transmit_field_has_its_spread_and_is_independent_of_the_offset():
+    ensemble = drawn(load_sample("oil"), 500)
+    assert ensemble.b1.mean() == pytest.approx(1.0, abs=1e-3)
+    assert ensemble.b1.std() == pytest.approx(0.03, rel=0.02)
+    assert abs(np.corrcoef(ensemble.b1.ravel(), ensemble.offset_hz.ravel())[0, 1]) < 0.03
+
+
+def test_gauss_hermite_sampling_is_exact_for_the_gaussian_decay():
+    field = Field(n_iso=24, sampling="gauss-hermite")
+    ensemble = drawn(Sample((Species(1.0, 0.6, 0.3),), field), 1)
+    sd = 2 * math.pi * 50 / (2 * math.sqrt(2 * math.log(2)))
+    for time in (1e-3, 5e-3, 10e-3):
+        got = ensemble.weight @ np.exp(2j * np.pi * ensemble.offset_hz[0] * time)
+        assert got == pytest.approx(math.exp(-0.5 * (sd * time) ** 2), abs=1e-6)
+
+
+def test_varying_samples_stay_in_their_ranges():
+    ensemble = drawn(load_sample("random"), 2000)
+    T1, T2 = 1 / ensemble.R1[:, 0], 1 / ensemble.R2[:, 0]
+    assert T1.min() >= 0.3
+    assert T1.max() <= 2.0
+    uniform = scipy.stats.uniform(math.log(0.3), math.log(2.0 / 0.3))
+    assert scipy.stats.kstest(np.log(T1), uniform.cdf).pvalue > 0.01
+    ratio = scipy.stats.uniform(math.log(0.1), math.log(10))
+    assert scipy.stats.kstest(np.log(T2 / T1), ratio.cdf).pvalue > 0.01
+
+
+def test_a_multiplet_is_a_set_of_binomial_lines():
+    """1.4: the envelope of the free induction decay is cos^n(pi J t)."""
+    quiet = Field(b0_fwhm_hz=0.0, b1_sd=0.0, n_iso=1)
+    for n in range(4):
+        finite = Instrument(pulse_model="finite")
+        sample = Sample((Species(1.0, 0.6, 0.3, J_hz=125.0, n_H=n),), quiet, finite)
+        ensemble = drawn(sample, 1)
+        for time in (1e-3, 2.7e-3):
+            got = ensemble.weight @ np.exp(2j * np.pi * ensemble.offset_hz[0] * time)
+            assert got == pytest.approx(math.cos(math.pi * 125 * time) ** n, abs=1e-12)
+
+
+def test_reciprocity_weights_the_signal_by_the_transmit_field():
+    field = Field(reciprocity=True, n_iso=8)
+    ensemble = drawn(Sample((Species(1.0, 0.6, 0.3),), field), 4)
+    expected = ensemble.weight * ensemble.b1
+    expected /= expected.sum(1, keepdims=True)
+    np.testing.assert_allclose(ensemble.receive, expected, rtol=1e-13)
+
+
+# ------------------------------------------------------------------------------- derived figures
+
+
+def test_time_bound_of_the_oil_sample():
+    """2 T1 ((eps1/eps)^2 - 1) = 42.000 s for eps1 0.3, eps 0.05, T1 0.6."""
+    assert load_sample("oil").T_bound == pytest.approx(42.0, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("isotope", "B0", "expected"),
+    [
+        ("13C", 0.05, 4.30926e-8),
+        ("13C", 0.5, 4.30926e-7),
+        ("13C", 1.0, 8.61851e-7),
+        ("13C", 1.4, 1.20659e-6),
+        ("1H", 0.5, 1.71340e-6),
+    ],
+)
+def test_polarisation(isotope, B0, expected):
+    """Tanh(gamma hbar B0 / 2 k T) with CODATA constants, 298.15 K."""
+    assert Instrument(B0=B0, isotope=isotope).polarisation == pytest.approx(expected, rel=1e-4)
+
+
+def test_magnetisation_of_a_mole_of_13c_spins_in_a_litre():
+    got = Instrument().equilibrium_magnetisation(6.02214076e23 * 1e3)
+    assert got == pytest.approx(9.20670e-7, rel=1e-4)
+    assert Instrument().larmor_hz == pytest.approx(5.354e6, rel=1e-4)
