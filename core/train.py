@@ -38,7 +38,9 @@ class TrainConfig:
         rows: rows of the environment that advance together.
         settings: keyword arguments of the environment.
         wrappers: names of wrappers around it, innermost first.
-        hyperparameters: keyword arguments of the algorithm.
+        hyperparameters: keyword arguments of the algorithm. `"linear 1e-3"` falls from 1e-3 to 0
+            over the run (where the algorithm takes a schedule); `policy_kwargs.activation_fn`
+            is a name.
         normalise_observations: keep running statistics and divide by them (stored with the
             policy).
         normalise_rewards: likewise for rewards, in training only.
@@ -179,7 +181,7 @@ def _build(config: TrainConfig, run: Path) -> Any:
         kind = "MultiInput" if nested else "Mlp"
         policy = kind + ("LstmPolicy" if cls.__name__ == "RecurrentPPO" else "Policy")
     log = {"tensorboard_log": str(run / "tensorboard")} if config.tensorboard else {}
-    arguments = {**_with_classes(config.hyperparameters), **log}
+    arguments = {**_decoded(config.hyperparameters), **log}
     try:
         learner = cls(policy, env, seed=config.seed, device=config.device, **arguments)
     except TypeError as refusal:
@@ -187,9 +189,9 @@ def _build(config: TrainConfig, run: Path) -> Any:
     return learner
 
 
-def _with_classes(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Names of torch modules in `policy_kwargs` as the classes that Stable-Baselines3 wants."""
-    arguments = dict(hyperparameters)
+def _decoded(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Hyperparameters as Stable-Baselines3 wants them: schedules and classes instead of text."""
+    arguments = {name: _scheduled(name, value) for name, value in hyperparameters.items()}
     extra = dict(arguments.get("policy_kwargs", {}))
     if isinstance(extra.get("activation_fn"), str):
         from torch import nn
@@ -205,6 +207,16 @@ def _with_classes(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
     if extra:
         arguments["policy_kwargs"] = extra
     return arguments
+
+
+def _scheduled(name: str, value: Any) -> Any:
+    if not (isinstance(value, str) and value.startswith("linear ")):
+        return value
+    try:
+        first = float(value.removeprefix("linear "))
+    except ValueError:
+        raise ConfigError(f"{name}: got {value!r}, allowed a number or 'linear 1e-3'") from None
+    return lambda remaining: first * remaining
 
 
 def _train_sb3(
