@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,14 +20,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium import spaces
 
 from .batch import BatchEnv, Episodes
+from .global_random import preserved
+from .kernels import kernel
+from .policy import (
+    AgentPolicies,
+    LinearPolicy,
+    Normalisation,
+    NormalisedPolicy,
+    SharedPolicy,
+    StateSpacePolicy,
+    takes_masks,
+)
 from .policy import begin as begin_policy
-from .policy import takes_masks
 from .policy_loading import load_policy
 from .progress import progress_bar
-from .registry import Target, resolve
-from .spaces import Array, Tree, leaves
+from .registry import resolve
+from .spaces import Array, Tree, leaves, map_tree
 from .streams import check_seed, fresh_seed
 
 if TYPE_CHECKING:
@@ -201,9 +213,7 @@ def evaluate(
             table = _play(player, spans, run, config, progress)
     finally:
         env.close()
-    return Evaluation(
-        where.name, name or _name(policy), seed, table, report.path, report.reason
-    )
+    return Evaluation(where.name, name or _name(policy), seed, table, report.path, report.reason)
 
 
 def compare(
@@ -228,7 +238,7 @@ def compare(
     Raises:
         ValueError: no policy, or an unknown reference.
     """
-    named = policies if isinstance(policies, Mapping) else {_name(p): p for p in policies}
+    named = policies if isinstance(policies, Mapping) else _names(policies)
     if not named:
         raise ValueError("policies: got none, expected at least one")
     reference = reference or next(iter(named))
@@ -241,7 +251,7 @@ def compare(
             target,
             name=name,
             seed=seed,
-            run=None if run is None else Path(run) / name,
+            run=None if run is None else Path(run) / _folder(name),
             **arguments,
         )
         for name, policy in named.items()
@@ -277,6 +287,15 @@ def _play(
     return folder.read("episodes")
 
 
+@kernel(allocates=False)
+def _all_finite(values):  # type: ignore[no-untyped-def]
+    """Whether no value (n,) is NaN or infinite: x - x is 0 then. No branch: it vectorises."""
+    finite = True
+    for place in range(values.shape[0]):
+        finite &= values[place] - values[place] == 0.0
+    return finite
+
+
 class _Player:
     """Plays blocks of episodes of one seed, on one environment, with one policy."""
 
@@ -298,7 +317,6 @@ class _Player:
         self.max_steps = UNBOUNDED_STEPS if unbounded else max_steps
         self.episodes = Episodes(env)
         self.wants_masks = hasattr(env, "action_masks") and takes_masks(policy)
-        self._zeros: dict[tuple[int, Any], Array] = {}
 
     def pick_block(self) -> int:
         """Episodes a block: `BLOCK_EPISODES` or more, or as many as take about a second."""
@@ -311,7 +329,9 @@ class _Player:
         fresh, state = np.ones(self.env.rows, np.bool_), None
         for _ in range(2):  # the first step compiles
             start = time.perf_counter()
-            actions, state = self._act(self.episodes.observe(), state, fresh)
+            observation = self.episodes.observe()
+            self._check_finite("observation", observation, self.env.everyone)
+            actions, state = self._act(observation, state, fresh)
             self._advance(actions, self.env.everyone)
             seconds = time.perf_counter() - start
             self.episodes.begin(self.env.everyone)
@@ -321,7 +341,9 @@ class _Player:
 
     def play(self, index: int, first: int, count: int, advance: Any) -> pa.Table:
         """Play episodes first .. first + count - 1; one row an episode, in their order."""
-        with _torch_seed(None if self.deterministic else (self.seed, index)):
+        if self.deterministic:
+            return self._play(first, count, advance)
+        with _own_chance(self.policy, self.seed, index, self.env.rows):
             return self._play(first, count, advance)
 
     def _play(self, first: int, count: int, advance: Any) -> pa.Table:
@@ -342,6 +364,7 @@ class _Player:
             actions, state = self._act(observation, state, fresh)
             step, ended = self._advance(actions, live)
             self._check_finite("reward", step.reward, live)
+            self._check_finite("duration", step.duration, live)
             rows.add(step, live)
             observation = episodes.observe()
             self._check_finite("observation", observation, live)
@@ -377,12 +400,13 @@ class _Player:
         try:
             return self.episodes.advance(actions, live)
         except ValueError as refusal:
-            if hasattr(self.env, "action_masks") and "mask forbids" in str(refusal):
+            for path, leaf in leaves(map_tree(np.asarray, actions)):
+                if leaf.dtype.kind == "f" and len(leaf) == self.env.rows:
+                    self._refuse(f"action/{path}" if path else "action", leaf, live)
+            if "mask forbids" in str(refusal) and not self.wants_masks:
                 raise ValueError(
                     f"{refusal}. The policy does not look at action masks: its predict has no "
                     "argument action_masks"
-                    if not self.wants_masks
-                    else str(refusal)
                 ) from refusal
             raise
 
@@ -401,13 +425,8 @@ class _Player:
         for path, leaf in leaves(tree):
             if leaf.dtype.kind != "f":
                 continue
-            flat = leaf.reshape(-1)
-            kind = (flat.size, flat.dtype)
-            zeros = self._zeros.get(kind)
-            if zeros is None:
-                zeros = self._zeros[kind] = np.zeros(*kind)
-            # 0 x finite = 0, while 0 x NaN and 0 x infinity are NaN: one pass, no temporaries
-            if np.dot(flat, zeros) != 0.0:
+            compiled = leaf.dtype.itemsize in (4, 8)
+            if not (_all_finite(leaf.reshape(-1)) if compiled else np.isfinite(leaf).all()):
                 self._refuse(f"{field}/{path}" if path else field, leaf, live)
 
     def _refuse(self, field: str, leaf: Array, live: Array) -> None:
@@ -465,7 +484,7 @@ class _Rows:
         columns["length"][place] = streams.step[over]
         columns["duration"][place] = self.durations[over]
         ends = step.terminated if step.terminated.ndim == 1 else episodes.left.all(axis=1)
-        columns["terminated"][place] = ends[over]
+        columns["terminated"][place] = np.asarray(ends)[over]
         columns["truncated"][place] = step.truncated[over]
         columns["truncated_by_runner"][place] = self.cut[over]
         for name, values in self.env.metrics().items():
@@ -498,22 +517,69 @@ def _chosen_path(policy: Any, env: BatchEnv, fast: bool) -> tuple[Any, _Path]:
 
 
 def fingerprint(policy: Any) -> str | None:
-    """SHA-256 over the weights of a torch policy (names, shapes, bytes); None for other policies."""
-    network = getattr(policy, "policy", policy)
-    if not hasattr(network, "state_dict"):
-        return None
-    digest = hashlib.sha256()
-    for name, tensor in sorted(network.state_dict().items()):
-        array = tensor.detach().cpu().numpy()
+    """SHA-256 over the numbers of a policy: weights, statistics, gains (names, shapes, bytes).
+
+    None for a policy whose numbers are not known here, such as a function.
+    """
+    digest, empty = hashlib.sha256(), True
+    for name, array in _numbers(policy):
         digest.update(f"{name}{array.shape}{array.dtype}".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
+        empty = False
+    return None if empty else digest.hexdigest()
+
+
+def _numbers(policy: Any) -> Iterator[tuple[str, Array]]:
+    if isinstance(policy, AgentPolicies):
+        for agent, part in policy.policies.items():
+            yield from ((f"{agent}/{name}", array) for name, array in _numbers(part))
+        return
+    statistics = getattr(policy, "normalisation", None)
+    if isinstance(statistics, Normalisation):
+        for key in sorted(statistics.mean):
+            yield f"mean/{key}", statistics.mean[key]
+            yield f"variance/{key}", statistics.variance[key]
+        yield "epsilon, limit", np.array([statistics.epsilon, statistics.limit])
+    if isinstance(policy, SharedPolicy | NormalisedPolicy):
+        yield from _numbers(policy.policy)
+    elif isinstance(policy, LinearPolicy):
+        yield "gain", policy.gain
+    elif isinstance(policy, StateSpacePolicy):
+        yield from ((name, getattr(policy, name)) for name in "ABCD")
+    elif hasattr(network := getattr(policy, "policy", policy), "state_dict"):
+        for name, tensor in sorted(network.state_dict().items()):
+            yield name, tensor.detach().cpu().numpy()
 
 
 def _name(policy: Any) -> str:
-    if isinstance(policy, str | Path):
-        return Path(policy).stem if Path(policy).suffix else Path(policy).name
-    return getattr(policy, "__name__", type(policy).__name__)
+    """A short name: the last part of a path without suffix, the object of `file.py:object`."""
+    if not isinstance(policy, str | Path):
+        return str(getattr(policy, "__name__", type(policy).__name__))
+    text = str(policy)
+    if ":" in text and not Path(text).exists():
+        return text.rpartition(":")[2]
+    return (Path(text).name if Path(text).is_dir() else Path(text).stem) or text
+
+
+def _names(policies: Sequence[Any]) -> dict[str, Any]:
+    """Policies by short name; by the full reference where the short one is not unique.
+
+    Raises:
+        ValueError: two policies with one name even so.
+    """
+    short = [_name(policy) for policy in policies]
+    named: dict[str, Any] = {}
+    for policy, name in zip(policies, short, strict=True):
+        unique = name if short.count(name) == 1 else str(policy)
+        if unique in named:
+            raise ValueError(f"policies: {unique!r} stands there twice; give a mapping with names")
+        named[unique] = policy
+    return named
+
+
+def _folder(name: str) -> str:
+    """A policy's name as the name of a folder: no separators, nothing that leads elsewhere."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-") or "policy"
 
 
 def _stored_config(run: str | Path | None) -> dict[str, Any]:
@@ -542,13 +608,28 @@ def one_thread() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _torch_seed(words: tuple[int, int] | None) -> Iterator[None]:
-    """Seed torch for one block, and leave its generator as it was."""
-    torch = sys.modules.get("torch")
-    if words is None or torch is None:
-        yield
-        return
-    digest = hashlib.blake2b(f"{words[0]}|{words[1]}|torch".encode(), digest_size=7).digest()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int.from_bytes(digest, "little"))
-        yield
+def _own_chance(policy: Any, seed: int, block: int, rows: int) -> Iterator[None]:
+    """Seed, for one block, whatever a policy may draw from besides its streams.
+
+    Networks sample from torch's generator, DQN also from NumPy's and from its action space;
+    state-dependent exploration keeps a matrix of noise. Generators are left as they were.
+    """
+    digest = hashlib.blake2b(f"{seed}|{block}|policy".encode(), digest_size=7).digest()
+    word = int.from_bytes(digest, "little")
+    while isinstance(policy, SharedPolicy | NormalisedPolicy):
+        policy = policy.policy
+    space: Any = getattr(policy, "action_space", None)
+    network: Any = getattr(policy, "policy", policy)
+    generator = space._np_random if isinstance(space, spaces.Space) else None
+    with preserved(word):
+        try:
+            if isinstance(space, spaces.Space):
+                space.seed(word)
+            if getattr(network, "use_sde", False) or getattr(
+                getattr(network, "actor", None), "use_sde", False
+            ):
+                network.reset_noise(rows)
+            yield
+        finally:
+            if isinstance(space, spaces.Space):
+                space._np_random = generator  # type: ignore[assignment]

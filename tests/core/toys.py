@@ -57,7 +57,7 @@ class Counter(Toy):
         out[chosen, 0] = self.count[chosen]
 
     def metrics(self) -> dict[str, Array]:
-        return {"length": self.count.copy()}
+        return {"count": self.count.copy()}
 
     def render(self, row: int) -> Array:
         return np.full((4, 6, 3), self.count[row], np.uint8)
@@ -319,7 +319,7 @@ class Echo(Toy):
 
 
 class Delivery(Toy):
-    """Semi-Markov: a trip lasts a + 1 seconds and a random delay; the reward is minus its duration."""
+    """Semi-Markov: a trip lasts a + 1 seconds and a random delay; reward is minus its duration."""
 
     state = ("trips",)
 
