@@ -92,7 +92,7 @@ _ROUND = 6755399441055744.0  # 1.5 * 2**52: adding and subtracting it rounds a f
 _TURN = 2.0 * math.pi
 
 
-@kernel
+@kernel(allocates=False)
 def sincos_turns(turns, like):  # type: ignore[no-untyped-def]
     """Sine and cosine of an angle given in turns, in the type of `like`.
 
@@ -119,12 +119,12 @@ def sincos_turns(turns, like):  # type: ignore[no-untyped-def]
 # ------------------------------------------------------------------------- one row of a batch
 
 
-@kernel
+@kernel(allocates=False)
 def hard_pulse_row(m, row, b1, theta, phi):  # type: ignore[no-untyped-def]
     """Rotate about (cos phi, sin phi, 0) by theta * b: an ideal pulse of no duration."""
     real = m.dtype.type
     mx, my, mz, b = m[row, 0], m[row, 1], m[row, 2], b1[row]
-    cos_phi, sin_phi = real(math.cos(phi)), real(math.sin(phi))
+    sin_phi, cos_phi = sincos_turns(phi / _TURN, real(0.0))
     turns = theta / _TURN
     for i in range(mx.size):
         s, c = sincos_turns(turns * b[i], cos_phi)
@@ -136,7 +136,7 @@ def hard_pulse_row(m, row, b1, theta, phi):  # type: ignore[no-untyped-def]
         my[i] = sin_phi * along + cos_phi * turned
 
 
-@kernel
+@kernel(allocates=False)
 def delay_row(m, row, offset_hz, R1, R2, blocks, tau):  # type: ignore[no-untyped-def]
     """Free precession and relaxation for a time tau, exact.
 
@@ -147,8 +147,8 @@ def delay_row(m, row, offset_hz, R1, R2, blocks, tau):  # type: ignore[no-untype
         first, last = blocks[species], blocks[species + 1]
         mx, my, mz = m[row, 0, first:last], m[row, 1, first:last], m[row, 2, first:last]
         offset = offset_hz[row, first:last]
-        recovery = -math.expm1(-tau * R1[row, species])  # 1 - E1 without cancellation
-        recovered, E1 = real(recovery), real(1.0 - recovery)
+        longitudinal = math.exp(-tau * R1[row, species])
+        E1, recovered = real(longitudinal), real(1.0 - longitudinal)
         E2 = real(math.exp(-tau * R2[row, species]))
         for i in range(mx.size):
             s, c = sincos_turns(offset[i] * tau, E2)
@@ -158,7 +158,7 @@ def delay_row(m, row, offset_hz, R1, R2, blocks, tau):  # type: ignore[no-untype
             mz[i] = recovered + E1 * mz[i]
 
 
-@kernel
+@kernel(allocates=False)
 def split_steps(pulse_rate, rate, R1, R2, duration, tolerance):  # type: ignore[no-untyped-def]
     """Strang steps that keep a pulse's error below the tolerance.
 
@@ -172,7 +172,7 @@ def split_steps(pulse_rate, rate, R1, R2, duration, tolerance):  # type: ignore[
     return max(1, math.ceil(math.sqrt(error / tolerance)))
 
 
-@kernel
+@kernel(allocates=False)
 def finite_pulse_row(  # type: ignore[no-untyped-def]
     m, row, offset_hz, b1, R1, R2, blocks, theta, phi, duration, tolerance
 ):
@@ -215,7 +215,7 @@ def finite_pulse_row(  # type: ignore[no-untyped-def]
 # ----------------------------------------------------------------------- events of a whole batch
 
 
-@kernel
+@kernel(allocates=False)
 def _pulse_and_delay(m, offset_hz, b1, R1, R2, blocks, theta, phi, tau, live):  # type: ignore[no-untyped-def]
     for row in range(m.shape[0]):
         if live[row]:
@@ -225,7 +225,7 @@ def _pulse_and_delay(m, offset_hz, b1, R1, R2, blocks, theta, phi, tau, live):  
                 delay_row(m, row, offset_hz, R1, R2, blocks, tau[row])
 
 
-@kernel
+@kernel(allocates=False)
 def _finite_pulse(  # type: ignore[no-untyped-def]
     m, offset_hz, b1, R1, R2, blocks, theta, phi, duration, live, tolerance
 ):
@@ -358,6 +358,8 @@ def spoil(m: Array, live: Array | None = None) -> None:
 
 def per_row(value: ArrayLike, rows: int) -> Array:
     """A scalar or (B,) as a contiguous float64 array (B,)."""
+    if isinstance(value, np.ndarray) and value.shape == (rows,) and value.dtype == np.float64:
+        return np.ascontiguousarray(value)
     return np.ascontiguousarray(np.broadcast_to(np.asarray(value, np.float64), (rows,)))
 
 
@@ -378,7 +380,7 @@ def length_bound(m: Array, ensemble: Ensemble) -> Array:
 # ------------------------------------------------------------------------ the way to equilibrium
 
 
-@kernel
+@kernel(allocates=False)
 def decay_time(amplitude, rate, tol):  # type: ignore[no-untyped-def]
     """When sum_j amplitude_j exp(-rate_j t) has fallen to tol; 0 if it already is below.
 
@@ -403,7 +405,7 @@ def decay_time(amplitude, rate, tol):  # type: ignore[no-untyped-def]
     return time
 
 
-@kernel(reassociate_sums=True)
+@kernel(reassociate_sums=True, allocates=False)
 def species_averages(m, row, weight, blocks, mz_mean, mxy_mean):  # type: ignore[no-untyped-def]
     """Weighted sums over each species' isochromats of Mz and |Mxy|, into (B, S) arrays."""
     for species in range(blocks.size - 1):
@@ -418,7 +420,7 @@ def species_averages(m, row, weight, blocks, mz_mean, mxy_mean):  # type: ignore
         mxy_mean[row, species] = across
 
 
-@kernel(reassociate_sums=True)
+@kernel(reassociate_sums=True, allocates=False)
 def weighted_length(m, row, weight, first, last):  # type: ignore[no-untyped-def]
     """sum_i w_i |m_i| of one row over isochromats first : last."""
     mx, my, mz, w = m[row, 0], m[row, 1], m[row, 2], weight

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -30,7 +30,7 @@ from .bloch import (
     species_averages,
     weighted_length,
 )
-from .events import Event, EventList
+from .events import Event, EventList, run
 from .sample import Sample, load_sample
 
 Array = npt.NDArray[Any]
@@ -101,7 +101,7 @@ _COMMON = [
 ]
 
 
-@kernel
+@kernel(allocates=False)
 def _event_row(  # type: ignore[no-untyped-def]
     m, row, offset_hz, b1, R1, R2, blocks, action, theta_max, tau_min, tau_max, nu1, events, log
 ):
@@ -136,7 +136,7 @@ def _event_row(  # type: ignore[no-untyped-def]
     return pulse + tau
 
 
-@kernel(reassociate_sums=True)
+@kernel(reassociate_sums=True, allocates=False)
 def _received(m, row, receive):  # type: ignore[no-untyped-def]
     """Real and imaginary part of the signal of one row."""
     mx, my, r = m[row, 0], m[row, 1], receive[row]
@@ -147,7 +147,16 @@ def _received(m, row, receive):  # type: ignore[no-untyped-def]
     return x, y
 
 
-@kernel
+@kernel(allocates=False)
+def _longest(rates):  # type: ignore[no-untyped-def]
+    """The longest of some relaxation times, given their rates."""
+    slowest = math.inf
+    for rate in rates:
+        slowest = min(slowest, rate)
+    return 1.0 / slowest
+
+
+@kernel(allocates=False)
 def _look(m, row, receive, weight, blocks, mz, mxy, log):  # type: ignore[no-untyped-def]
     """Averages of one row into the log, and per species into mz, mxy (B, S)."""
     log.Mx, log.My = _received(m, row, receive)
@@ -158,7 +167,7 @@ def _look(m, row, receive, weight, blocks, mz, mxy, log):  # type: ignore[no-unt
         log.Mxy += mxy[row, species]
 
 
-@kernel
+@kernel(allocates=False)
 def _observe_row(observation, row, log, theta_max, tau_min, tau_max, horizon):  # type: ignore[no-untyped-def]
     observation[row, 0] = log.Mx
     observation[row, 1] = log.My
@@ -172,7 +181,7 @@ def _observe_row(observation, row, log, theta_max, tau_min, tau_max, horizon):  
         observation[row, k] = min(max(observation[row, k], -OBSERVATION_LIMIT), OBSERVATION_LIMIT)
 
 
-@kernel
+@kernel(allocates=False)
 def _excite(  # type: ignore[no-untyped-def]
     rows, m, offset_hz, b1, R1, R2, blocks, keys, episodes, polarisation, theta0, tau0,
     polarisation_span, theta0_span, tau0_span, logs,
@@ -212,6 +221,7 @@ class PulseEnv(BatchEnv):
         action: how actions become events.
     """
 
+    render_fps: ClassVar[int] = 2
     option_names: ClassVar[tuple[str, ...]] = ("polarisation", "theta0", "tau0", "magnetisation")
     _own_fields: ClassVar[list[str]] = []
     horizon: int
@@ -365,6 +375,25 @@ class PulseEnv(BatchEnv):
         )
         return picture
 
+    def film(self, row: int, pictures: int = 60) -> Iterator[Array]:
+        """The episode so far as pictures evenly spaced in time, each uint8 (480, 960, 3).
+
+        Raises:
+            ImportError: matplotlib is not installed.
+        """
+        from .render import Scene, follow
+
+        if self._scene is None:
+            self._scene = Scene(type(self).__name__)
+        events, one, m0 = self.events(row), self.isochromats(row), self._m0[row : row + 1].copy()
+        curves, _ = follow(events, one, m0)
+        for time in np.linspace(0.0, events.duration, pictures).tolist():
+            begun, _ = events.split(time)
+            m = run(begun, one, m0).m[0]
+            past = curves[:, curves[0] <= time]
+            caption = f"{1e3 * time:.1f} ms, pulses: {sum(event.theta > 0 for event in begun)}"
+            yield self._scene.draw(m, one.weight, begun, past, caption, events.duration)
+
     def _caption(self, row: int) -> str:
         """What the picture says below its title."""
         log = self._logs[row]
@@ -407,7 +436,7 @@ def _span(name: str, span: Sequence[float], low: float, high: float) -> tuple[fl
 # ------------------------------------------------------------------------ back to equilibrium
 
 
-@kernel
+@kernel(allocates=False)
 def _remaining(row, R1, R2, fraction, mz, mxy, tol, off):  # type: ignore[no-untyped-def]
     """Seconds of waiting until both the deviation of Mz and |Mxy| are within tol.
 
@@ -420,7 +449,7 @@ def _remaining(row, R1, R2, fraction, mz, mxy, tol, off):  # type: ignore[no-unt
     return max(longitudinal, decay_time(mxy[row], R2[row], tol))
 
 
-@kernel
+@kernel(allocates=False)
 def _relax_begin(  # type: ignore[no-untyped-def]
     rows, m, R1, R2, receive, weight, blocks, fraction, mz, mxy, tol, off, logs,
     observation, theta_max, tau_min, tau_max, horizon,
@@ -436,11 +465,11 @@ def _relax_begin(  # type: ignore[no-untyped-def]
             length = weighted_length(m, row, weight, blocks[species], blocks[species + 1])
             off[species] = fraction[species] - length
         log.floor = decay_time(off, R1[row], tol)
-        log.T1 = 1.0 / R1[row].min()
+        log.T1 = _longest(R1[row])
         _observe_row(observation, row, log, theta_max, tau_min, tau_max, horizon)
 
 
-@kernel
+@kernel(allocates=False)
 def _relax_advance(  # type: ignore[no-untyped-def]
     actions, live, m, offset_hz, b1, R1, R2, receive, weight, blocks, fraction, mz, mxy,
     tol, off, logs, observation, events, theta_max, tau_min, tau_max, nu1, horizon,
@@ -623,7 +652,7 @@ class NMRRelax(PulseEnv):
 ALIGNED = 0.98  # share of the length bound that counts as aligned
 
 
-@kernel
+@kernel(allocates=False)
 def _align_begin(  # type: ignore[no-untyped-def]
     rows, m, R1, receive, weight, blocks, mz, mxy, logs, observation, theta_max, tau_min,
     tau_max, horizon,
@@ -636,11 +665,11 @@ def _align_begin(  # type: ignore[no-untyped-def]
         log.signal = math.hypot(log.Mx, log.My)
         log.length = weighted_length(m, row, receive[row], 0, m.shape[2])
         log.length0 = log.length
-        log.T1 = 1.0 / R1[row].min()
+        log.T1 = _longest(R1[row])
         _observe_row(observation, row, log, theta_max, tau_min, tau_max, horizon)
 
 
-@kernel
+@kernel(allocates=False)
 def _align_advance(  # type: ignore[no-untyped-def]
     actions, live, m, offset_hz, b1, R1, R2, receive, weight, blocks, mz, mxy, logs,
     observation, events, theta_max, tau_min, tau_max, nu1, horizon, reward, terminated, duration,

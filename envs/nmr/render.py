@@ -142,7 +142,13 @@ class Scene:
     # -------------------------------------------------------------------------------- what moves
 
     def draw(
-        self, m: Array, weight: Array, events: EventList, curves: Array, caption: str
+        self,
+        m: Array,
+        weight: Array,
+        events: EventList,
+        curves: Array,
+        caption: str,
+        duration: float | None = None,
     ) -> Array:
         """One picture.
 
@@ -152,11 +158,14 @@ class Scene:
             events: the sequence so far.
             curves: rows time (s), mean Mz, |mean Mxy|, mean |Mxy|: (4, K).
             caption: a line below the title.
+            duration: length of the time axis, s; None is the duration of the events.
 
         Returns:
             uint8 (480, 960, 3).
         """
-        span = _round_up(1e3 * max(events.duration, 1e-3))
+        if duration is None:
+            duration = events.duration
+        span = _round_up(1e3 * max(duration, 1e-3))
         if span not in self._background:
             self._frame_time(span)
             self._canvas.draw()

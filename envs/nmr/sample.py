@@ -518,7 +518,7 @@ _SD_OF_FWHM = 1.0 / (2.0 * math.sqrt(2.0 * math.log(2.0)))
 _TO_UNIT = 2.0**-53
 
 
-@kernel
+@kernel(allocates=False)
 def uniform_pair(key, episode, step, draw):  # type: ignore[no-untyped-def]
     """Two independent float64 on (0, 1) from one Philox block."""
     a, b, c, d = philox(key, episode, step, draw)
@@ -527,7 +527,7 @@ def uniform_pair(key, episode, step, draw):  # type: ignore[no-untyped-def]
     return (u + 0.5) * _TO_UNIT, (v + 0.5) * _TO_UNIT
 
 
-@kernel
+@kernel(allocates=False)
 def normal_quantile(p):  # type: ignore[no-untyped-def]
     """Quantile of the standard normal distribution.
 
@@ -569,7 +569,7 @@ def normal_quantile(p):  # type: ignore[no-untyped-def]
     return -num / den if q < 0.0 else num / den
 
 
-@kernel
+@kernel(allocates=False)
 def unit_quantile(shape, u, table_hz, cumulative):  # type: ignore[no-untyped-def]
     """Quantile of a line shape of unit full width at half maximum (a table: in Hz)."""
     if shape == 0:  # gaussian
@@ -578,13 +578,15 @@ def unit_quantile(shape, u, table_hz, cumulative):  # type: ignore[no-untyped-de
         return 0.5 * math.tan(math.pi * (u - 0.5))
     if shape == 2:  # uniform
         return u - 0.5
-    right = min(max(np.searchsorted(cumulative, u), 1), cumulative.size - 1)
+    right = 1
+    while right < cumulative.size - 1 and cumulative[right] < u:
+        right += 1
     low, high = cumulative[right - 1], cumulative[right]
     part = (u - low) / (high - low) if high > low else 0.5
     return table_hz[right - 1] + part * (table_hz[right] - table_hz[right - 1])
 
 
-@kernel
+@kernel(allocates=False)
 def _draw(  # type: ignore[no-untyped-def]
     rows, keys, episodes, offset_hz, b1, R1, R2, receive, line_hz, weight, stratum, unit, T1, T2,
     T1_span, ratio_span, width_span, relaxation_varies, strata, shape, table_hz, cumulative, b1_sd,

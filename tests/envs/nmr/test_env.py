@@ -392,6 +392,18 @@ def test_pictures_change_with_the_state_and_are_repeatable(cls):
     assert (env.render(1) != env.render(0)).any()
 
 
+def test_a_film_ends_where_the_episode_stands():
+    env = NMRRelax(1)
+    episodes = started(env)
+    for k in range(2):
+        episodes.advance(random_policy(1, k)(None, 0))
+    pictures = list(env.film(0, 5))
+    assert len(pictures) == 5
+    sphere = np.s_[60:430, :430]  # below the caption, left of the curves
+    assert (pictures[-1][sphere] == env.render(0)[sphere]).all()
+    assert (pictures[0][sphere] != pictures[-1][sphere]).any()
+
+
 def test_without_matplotlib_drawing_names_the_extra(monkeypatch):
     import sys
 
