@@ -34,7 +34,8 @@ class Step:
         reward: float64 (B,) or (B, A), filled with 0.
         terminated: bool (B,) or (B, A), filled with False.
         truncated: bool (B,), filled with False; the core adds the horizon.
-        duration: float64 (B,), filled with 1; seconds, where steps differ in length.
+        duration: float64 (B,), filled with 1 (0 in rows that do not step); seconds, where steps
+            differ in length.
     """
 
     __slots__ = ("duration", "reward", "terminated", "truncated")
@@ -163,10 +164,12 @@ class BatchEnv(ABC):
         return type(self).__name__
 
     def __reduce__(self) -> Any:
-        state = None
-        if hasattr(self, "snapshot"):
-            state = self.snapshot(self.everyone)
+        if not hasattr(self, "snapshot"):
+            raise TypeError(
+                f"{type(self).__name__} cannot be copied or pickled: it has no snapshot method"
+            )
         # the horizon may have been shortened after construction
+        state = self.snapshot(self.everyone)
         return _rebuild, (type(self), *self._arguments, self.horizon, state)
 
     def __copy__(self) -> BatchEnv:
@@ -174,8 +177,6 @@ class BatchEnv(ABC):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BatchEnv:
         rebuild, (cls, args, kwargs, horizon, state) = self.__reduce__()
-        if state is None:
-            raise TypeError(f"{cls.__name__} cannot be copied: it has no snapshot method")
         return rebuild(cls, copy.deepcopy(args, memo), copy.deepcopy(kwargs, memo), horizon, state)
 
 
@@ -189,8 +190,7 @@ def _rebuild(
 ) -> BatchEnv:
     env = cls(*args, **kwargs)
     env.horizon = horizon
-    if state is not None:
-        env.restore(state, env.everyone)  # type: ignore[attr-defined]
+    env.restore(state, env.everyone)  # type: ignore[attr-defined]
     return env
 
 
@@ -199,9 +199,11 @@ def _rebuild(
 
 
 @kernel(allocates=False)
-def _count_live(live, step):  # type: ignore[no-untyped-def]
+def _open_step(live, step, duration):  # type: ignore[no-untyped-def]
+    """Count the step; it lasts a second unless the environment says otherwise."""
     for row in range(live.shape[0]):
         step[row] += np.uint32(live[row])
+        duration[row] = live[row]
 
 
 @kernel(allocates=False)
@@ -259,7 +261,7 @@ class Episodes:
         self.seeded = False
         self._horizon = np.uint32(NO_HORIZON if env.horizon is None else env.horizon)
         self._agents = len(env.agents)
-        self.check_actions = ActionCheck(env.action_space, lead(env, env.action_space))
+        self.check_actions = ActionCheck(env.action_space, lead(env, env.action_space)).__call__
         self._blank = allocate(env.observation_space, lead(env, env.observation_space))
         self._blank_is_array = isinstance(self._blank, np.ndarray)
         self._unwritten = Step(rows, self._agents)
@@ -296,13 +298,30 @@ class Episodes:
         self.streams.set_seeds(seeds, chosen)
         self.seeded = True
 
+    def reset(
+        self,
+        seed: int | Sequence[int] | None,
+        rows: Mask | None = None,
+        options: Options | None = None,
+    ) -> None:
+        """`seed` and `begin` in one; a refused seed or option leaves running episodes alone."""
+        rows = self.env.everyone if rows is None else rows
+        if options is not None:
+            self._chosen_episodes(rows, options)
+        self.seed(seed, rows)
+        self.begin(rows, options)
+
     def begin(self, rows: Mask, options: Options | None = None) -> None:
         """Begin the upcoming episode in the rows of the mask.
 
         `options[row]["episode"]` picks an episode; the row goes on from there.
+
+        Raises:
+            TypeError, ValueError: no such episode, or not one mapping a row.
         """
         if options is not None:
-            options = self._checked_options(rows, options)
+            for row, chosen in self._chosen_episodes(rows, options).items():
+                self.upcoming[row] = chosen
         streams = self.streams
         episode, upcoming, stride = streams.episode, self.upcoming, self.stride
         _take_next(rows, episode, upcoming, stride, streams.step, self.ended)
@@ -327,7 +346,7 @@ class Episodes:
             self.check_masks(actions, live)
         step = self._unwritten.copy()
         streams = self.streams
-        _count_live(live, streams.step)
+        _open_step(live, streams.step, step.duration)
         self.env.advance(actions, live, streams, step)
         over = step.terminated if not self._agents else self._agents_left(step)
         count = _close_step(live, streams.step, self._horizon, over, step.truncated, self.ended)
@@ -392,22 +411,23 @@ class Episodes:
         inside = {k.removeprefix("env/"): v for k, v in state.items() if k.startswith("env/")}
         self.env.restore(inside, self.env.everyone)  # type: ignore[attr-defined]
 
-    def _checked_options(self, rows: Mask, options: Options) -> Options:
+    def _chosen_episodes(self, rows: Mask, options: Options) -> dict[int, int]:
+        """The episode that each row's options ask for, if they do; warns about unknown names."""
         if len(options) != self.rows:
             raise ValueError(f"options: got {len(options)} mappings, allowed {self.rows}")
         known = {"episode", *self.env.option_names}
+        chosen = {}
         for row in np.flatnonzero(rows):
             given = options[row]
             if not self.env.passes_options_on:
                 for name in given.keys() - known:
                     warn_once(self.env, name, known)
             if "episode" in given:
-                episode = given["episode"]
                 try:
-                    self.upcoming[row] = check_seed(episode)
+                    chosen[int(row)] = check_seed(given["episode"])
                 except (TypeError, ValueError) as reason:
                     raise type(reason)(str(reason).replace("seed", "options['episode']")) from None
-        return options
+        return chosen
 
     def check_masks(self, actions: Tree, live: Mask) -> None:
         """Refuse actions that the current mask forbids, in live rows (of acting agents).

@@ -193,20 +193,8 @@ class ActionCheck:
         self.lead = lead
         self.shape = lead + tuple(space.shape or ())
 
-    def _limit(self, low: Array, high: Array) -> None:
-        """Set the limits, in the dtype that actions are compared in."""
-        self.low = np.ascontiguousarray(np.broadcast_to(low, self.shape))
-        self.high = np.ascontiguousarray(np.broadcast_to(high, self.shape))
-        self.compared = self.low.dtype
-
-    def _ready(self, actions: Any) -> bool:
-        """Whether actions need no conversion before they are compared."""
-        return (
-            type(actions) is np.ndarray
-            and actions.dtype == self.compared
-            and actions.shape == self.shape
-            and actions.flags.c_contiguous
-        )
+    def __reduce__(self) -> Any:
+        return ActionCheck, (self.space, self.lead), {"name": self.name}
 
     def __call__(self, actions: Any) -> Tree:
         """The actions in the space's own dtypes.
@@ -216,6 +204,38 @@ class ActionCheck:
             ValueError: wrong shape, non-finite, or outside the space.
         """
         raise NotImplementedError  # replaced by the class that __new__ picks
+
+
+class _ArrayCheck(ActionCheck):
+    """A check of one array: converted where it must be, then compared with the limits.
+
+    Args:
+        low: smallest allowed values, (*space.shape) or (), in the dtype to compare in.
+        high: largest allowed values.
+    """
+
+    def __init__(self, space: Any, lead: tuple[int, ...], low: Any, high: Any) -> None:
+        super().__init__(space, lead)
+        self.dtype = np.dtype(space.dtype)
+        self.low = np.ascontiguousarray(np.broadcast_to(low, self.shape))
+        self.high = np.ascontiguousarray(np.broadcast_to(high, self.shape))
+        self.compared = self.low.dtype
+
+    def __call__(self, actions: Any) -> Array:
+        if not (
+            type(actions) is np.ndarray
+            and actions.dtype == self.compared
+            and actions.shape == self.shape
+            and actions.flags.c_contiguous
+        ):
+            actions = self._converted(actions)
+        if not _all_within(actions, self.low, self.high):
+            self._refuse(actions)
+        return actions if self.compared == self.dtype else actions.astype(self.dtype)  # type: ignore[no-any-return]
+
+    def _converted(self, actions: Any) -> Array:
+        """The actions as a C-ordered array of the compared dtype, with their values unchanged."""
+        raise NotImplementedError  # the two kinds below differ in what they accept
 
     def _array(self, actions: Any, kinds: str, expected: str) -> Array:
         array = np.asarray(actions)
@@ -241,53 +261,42 @@ class ActionCheck:
         )
 
 
-class _BoxCheck(ActionCheck):
+class _BoxCheck(_ArrayCheck):
     def __init__(self, space: spaces.Box, lead: tuple[int, ...]) -> None:
-        super().__init__(space, lead)
         dtype = space.dtype
-        self.kinds = "fiu" if dtype.kind == "f" else "iu"
         info = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
         # finite limits refuse infinities and NaN by the same two comparisons
-        self._limit(
-            np.maximum(space.low, info.min).astype(dtype),
-            np.minimum(space.high, info.max).astype(dtype),
-        )
+        low = np.maximum(space.low, info.min).astype(dtype)
+        high = np.minimum(space.high, info.max).astype(dtype)
+        super().__init__(space, lead, low, high)
 
-    def __call__(self, actions: Any) -> Array:
-        if not self._ready(actions):
-            expected = "finite numbers" if self.compared.kind == "f" else "integers"
-            given = self._array(actions, self.kinds, expected)
-            if self.compared.kind != "f" and not ((given >= self.low) & (given <= self.high)).all():
+    def _converted(self, actions: Any) -> Array:
+        if self.dtype.kind == "f":
+            given = self._array(actions, "fiu", "finite numbers")
+        else:
+            given = self._array(actions, "iu", "integers")
+            if not ((given >= self.low) & (given <= self.high)).all():
                 self._refuse(given)  # before a cast could wrap around
-            with np.errstate(over="ignore"):
-                actions = np.ascontiguousarray(given, self.compared).reshape(self.shape)
-        if not _all_within(actions, self.low, self.high):
-            self._refuse(actions)
-        return actions  # type: ignore[no-any-return]
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(given, self.dtype).reshape(self.shape)
 
 
-class _IntegerCheck(ActionCheck):
+class _IntegerCheck(_ArrayCheck):
     """Discrete, MultiDiscrete and MultiBinary; compared as int64, whatever the space's dtype."""
 
     def __init__(self, space: Any, lead: tuple[int, ...]) -> None:
-        super().__init__(space, lead)
-        self.dtype = np.dtype(space.dtype)
         low, count = np.int64(0), np.int64(2)
         if isinstance(space, spaces.Discrete):
             low, count = np.int64(space.start), np.int64(space.n)
         elif isinstance(space, spaces.MultiDiscrete):
             low, count = space.start.astype(np.int64), space.nvec.astype(np.int64)
-        self._limit(low, low + count - 1)
+        super().__init__(space, lead, low, low + count - 1)
 
-    def __call__(self, actions: Any) -> Array:
-        if not self._ready(actions):
-            given = self._array(actions, "iub" if self.dtype == np.int8 else "iu", "integers")
-            if given.dtype == np.uint64:  # keep what is too large from wrapping around
-                given = np.minimum(given, np.iinfo(np.int64).max)
-            actions = np.ascontiguousarray(given, np.int64).reshape(self.shape)
-        if not _all_within(actions, self.low, self.high):
-            self._refuse(actions)
-        return actions if self.dtype == np.int64 else actions.astype(self.dtype)
+    def _converted(self, actions: Any) -> Array:
+        given = self._array(actions, "iub" if self.dtype == np.int8 else "iu", "integers")
+        if given.dtype == np.uint64:  # keep what is too large from wrapping around
+            given = np.minimum(given, np.iinfo(np.int64).max)
+        return np.ascontiguousarray(given, np.int64).reshape(self.shape)
 
 
 class _DictCheck(ActionCheck):

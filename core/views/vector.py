@@ -99,8 +99,7 @@ class VectorView(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 rows = _reset_mask(options.pop("reset_mask"), self.num_envs)
         if not episodes.seeded and not rows.all():
             raise ResetNeeded("reset: the first reset must begin all rows")
-        episodes.seed(seed, rows)
-        episodes.begin(rows, [options] * self.num_envs if options else None)
+        episodes.reset(seed, rows, [options] * self.num_envs if options else None)
         self._waiting = int(np.count_nonzero(episodes.ended))
         return episodes.observe(), self._ids(rows.copy())
 
@@ -129,7 +128,6 @@ class VectorView(gymnasium.vector.VectorEnv[Any, Any, Any]):
             live = ~begun
             step, ended = episodes.advance(actions, live)
             episodes.begin(begun)
-            step.duration[begun] = 0.0
             infos = {"dt": step.duration, "_dt": live}
         observation = episodes.observe()
         self._waiting = ended
@@ -137,15 +135,11 @@ class VectorView(gymnasium.vector.VectorEnv[Any, Any, Any]):
             if ended:
                 self._begin_again(observation, infos)
                 self._waiting = 0
-        elif begun is not None:
-            over = episodes.ended
-            infos.update(self._ids(begun | over))
-            if ended:
-                infos.update(self._metrics(over.copy()))
-        elif ended:
+        elif ended or begun is not None:
             over = episodes.ended.copy()
-            infos.update(self._ids(over))
-            infos.update(self._metrics(over))
+            infos.update(self._ids(over if begun is None else over | begun))
+            if ended:
+                infos.update(self._metrics(over))
         return observation, step.reward, step.terminated, step.truncated, infos
 
     def _begin_again(self, observation: Tree, infos: dict[str, Any]) -> None:
