@@ -17,8 +17,8 @@ no worse than the bootstrap, and costs nothing at a million episodes.
 
 What no rule here can do: with few observations of a skewed quantity every interval is too short.
 For lognormal data (standard deviation 1 of the logarithm) a nominal 95 % is 84 % at 3 observations
-(t, which is why 3 show none), 82 % at 5 (t), 87 % at 10 and 90 % at 30 (bootstrap; t: 84 and
-88 %). On normal data every rule that shows a number covers at least 93 % (tests/core/test_stats.py).
+(t, which is why 3 show none), 82 % at 5 (t), 87 % at 10 and 90 % at 30 (bootstrap; t: 84 and 88 %).
+On normal data every rule that shows a number covers at least 93 %: tests/core/test_stats.py.
 """
 
 from __future__ import annotations
