@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import copyreg
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,8 +22,7 @@ class GymBatch(BatchEnv):
     Each episode resets its copy with a 32-bit seed drawn from the row's stream, so an episode
     depends on its number alone, if the environment honours its seed. Time limits of the
     environment's own wrappers arrive as truncations; `horizon` adds another. Options are passed
-    on to its `reset`, whatever their names. A copy or pickle is a fresh environment: what the
-    copies hold is not known here.
+    on to its `reset`, whatever their names. It can be copied and pickled if its copies can.
 
     Args:
         rows: number of copies.
@@ -128,6 +128,15 @@ class GymBatch(BatchEnv):
 
     def _compute_reward(self, achieved: Array, desired: Array) -> Array:
         return self.copies[0].unwrapped.compute_reward(achieved, desired, {})  # type: ignore[attr-defined, no-any-return]
+
+    def __reduce__(self) -> Any:
+        state = {name: value for name, value in vars(self).items() if name != "_arguments"}
+        return copyreg.__newobj__, (type(self),), state  # type: ignore[attr-defined]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> GymBatch:
+        twin = memo[id(self)] = type(self).__new__(type(self))
+        vars(twin).update(copy.deepcopy(vars(self), memo))
+        return twin  # type: ignore[return-value]
 
     def close(self) -> None:
         """Close all copies."""

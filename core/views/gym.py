@@ -69,10 +69,9 @@ class GymView(gymnasium.Env[Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; see the class for what `seed` and `options` choose."""
         episodes = self.episodes
-        episodes.seed(seed)
+        episodes.reset(seed, options=None if options is None else [options])
         if seed is not None:  # nothing draws from np_random, but Gymnasium's checker looks at it
             super().reset(seed=int(seed))
-        episodes.begin(self._live, None if options is None else [options])
         if self.render_mode == "human":
             self.render()
         return take(episodes.observe(), 0), self._ids()

@@ -50,8 +50,7 @@ class _Agents:
         return {name: copy.deepcopy(agent_space(self.env, space, name)) for name in self.names}
 
     def begin(self, seed: int | None, options: dict[str, Any] | None) -> None:
-        self.episodes.seed(seed)
-        self.episodes.begin(self.env.everyone, None if options is None else [options])
+        self.episodes.reset(seed, options=None if options is None else [options])
 
     def advance(self, actions: Mapping[str, Any]) -> Step:
         """Advance with the given agents' actions; the others keep a harmless one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,9 +62,8 @@ class SB3View(VecEnv):
     def reset(self) -> Tree:
         """Begin the next episode in all rows."""
         episodes = self.episodes
-        episodes.seed(self._seed)
         options = self._options[:: self._agents] if any(self._options) else None
-        episodes.begin(self.batch.everyone, options)
+        episodes.reset(self._seed, options=options)
         self._seed = None
         self._reset_seeds()
         self._reset_options()
@@ -115,34 +114,36 @@ class SB3View(VecEnv):
         if not ended:
             return observation, step.reward.astype(np.float32), episodes.ended.copy(), infos
         done = episodes.ended.copy()
-        for row, ids in self._closing(done):
+        rows = done.nonzero()[0]
+        final = take(observation, rows)
+        cut = (step.truncated & ~step.terminated)[rows].tolist()
+        closing, summaries = self._closing(rows), self._summaries(rows, rows)
+        for place, row in enumerate(rows.tolist()):
             info = infos[row]
-            info.update(ids)
-            info["terminal_observation"] = take(take(observation, np.array([row])), 0)
-            info["TimeLimit.truncated"] = bool(step.truncated[row] and not step.terminated[row])
-            info["episode"] = self._episode(row, row)
+            info.update(closing[place])
+            info["terminal_observation"] = take(final, place)
+            info["TimeLimit.truncated"] = cut[place]
+            info["episode"] = summaries[place]
         episodes.begin(done)
         episodes.observe_into(done, observation)
         return observation, step.reward.astype(np.float32), done, infos
 
-    def _closing(self, done: Array) -> Iterable[tuple[int, dict[str, Any]]]:
-        """Ended rows with their ids and metrics."""
+    def _closing(self, rows: Array) -> list[dict[str, Any]]:
+        """Metrics and ids of the rows with these indices, whose episodes are over."""
         streams = self.episodes.streams
-        rows = np.flatnonzero(done)
-        columns = {k: v[rows].tolist() for k, v in self.batch.metrics().items()}
+        columns = {name: values[rows].tolist() for name, values in self.batch.metrics().items()}
         columns["seed"] = streams.seed[rows].tolist()
         columns["episode_id"] = streams.episode[rows].tolist()
-        for place, row in enumerate(rows.tolist()):
-            yield row, {name: values[place] for name, values in columns.items()}
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values())]
 
-    def _episode(self, row: int, place: int) -> dict[str, Any]:
-        summary = {
-            "r": float(self._returns[place]),
-            "l": int(self.episodes.streams.step[row]),
-            "t": round(time.time() - self._start, 6),
-        }
-        self._returns[place] = 0.0
-        return summary
+    def _summaries(self, places: Array, rows: Array) -> list[dict[str, Any]]:
+        """The `episode` entries of places (rows here, or agents of these rows); ends their sums."""
+        returns = self._returns[places].tolist()
+        self._returns[places] = 0.0
+        lengths = self.episodes.streams.step[rows].tolist()
+        elapsed = round(time.time() - self._start, 6)
+        pairs = zip(returns, lengths, strict=True)
+        return [{"r": total, "l": length, "t": elapsed} for total, length in pairs]
 
     def _agents_as_rows(
         self, step: Any, ended: int, observation: Tree, row_infos: list[dict[str, Any]]
@@ -157,18 +158,22 @@ class SB3View(VecEnv):
         folded = self._fold(observation)
         names = self.batch.agents
         if done.any():
-            closing = dict(self._closing(episodes.ended))
-            for place in np.flatnonzero(done).tolist():
+            rows = episodes.ended.nonzero()[0]
+            closing = dict(zip(rows.tolist(), self._closing(rows), strict=True))
+            places = done.nonzero()[0]
+            final = take(folded, places)
+            cut = np.repeat(step.truncated, agents) & ~left & ~self._absent
+            for index, place in enumerate(places.tolist()):
                 row, agent = divmod(place, agents)
                 info = infos[place]
                 info.update(closing.get(row, {}))
                 info["agent"] = names[agent]
-                info["terminal_observation"] = take(take(folded, np.array([place])), 0)
-                info["TimeLimit.truncated"] = bool(
-                    step.truncated[row] and not left[place] and not self._absent[place]
-                )
-                if not self._absent[place]:
-                    info["episode"] = self._episode(row, place)
+                info["terminal_observation"] = take(final, index)
+                info["TimeLimit.truncated"] = bool(cut[place])
+            leaving = (done & ~self._absent).nonzero()[0]
+            summaries = self._summaries(leaving, leaving // agents)
+            for place, summary in zip(leaving.tolist(), summaries, strict=True):
+                infos[place]["episode"] = summary
         for place in np.flatnonzero(self._absent).tolist():
             infos[place]["absent"] = True
         self._absent = (self._absent | left) & ~over
