@@ -50,6 +50,7 @@ DEFAULT_WIDTH = 64
 BLOCK_ROUNDS = 16  # episodes a row plays in a block at least, unless they are slow
 BLOCK_EPISODES = 1024  # episodes in a block at least, unless they are slow
 BLOCK_SECONDS = 1.0
+MOST_BLOCKS = 1000
 UNBOUNDED_STEPS = 100_000  # where an environment has no horizon, the runner's own limit
 TABLE_COLUMNS = (
     "episode", "return", "length", "duration", "terminated", "truncated", "truncated_by_runner",
@@ -193,7 +194,7 @@ def evaluate(
         with one_thread():
             chosen, report = _chosen_path(loaded, env, fast and deterministic)
             player = _Player(where.name, env, chosen, seed, deterministic, max_steps)
-            block = block or stored.get("block") or player.pick_block()
+            block = block or stored.get("block") or player.pick_block(episodes)
             blocks = -(-episodes // block)
             config = {
                 "kind": "evaluation",
@@ -318,9 +319,13 @@ class _Player:
         self.episodes = Episodes(env)
         self.wants_masks = hasattr(env, "action_masks") and takes_masks(policy)
 
-    def pick_block(self) -> int:
-        """Episodes a block: `BLOCK_EPISODES` or more, or as many as take about a second."""
-        most = max(BLOCK_ROUNDS, -(-BLOCK_EPISODES // self.env.rows))
+    def pick_block(self, episodes: int) -> int:
+        """Episodes a block: `BLOCK_EPISODES` or more, or as many as take about a second.
+
+        A run is never cut into more than `MOST_BLOCKS` files.
+        """
+        least = -(-episodes // (MOST_BLOCKS * self.env.rows))
+        most = max(BLOCK_ROUNDS, -(-BLOCK_EPISODES // self.env.rows), least)
         if not self.deterministic:
             return most * self.env.rows  # a network is seeded by the block: no clock may decide
         self.episodes.seed(self.seed)
@@ -336,7 +341,7 @@ class _Player:
             seconds = time.perf_counter() - start
             self.episodes.begin(self.env.everyone)
         per_round = seconds * min(self.env.horizon or 1000, self.max_steps or 1000)
-        rounds = int(np.clip(BLOCK_SECONDS / per_round, 1, most))
+        rounds = int(np.clip(BLOCK_SECONDS / per_round, least, most))
         return rounds * self.env.rows
 
     def play(self, index: int, first: int, count: int, advance: Any) -> pa.Table:

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
-from .spaces import Array
+Array = npt.NDArray[Any]
 
 FILE_LIMIT = 2 * 2**30  # bytes of a file, and of a zip's members together when unpacked
 JSON_LIMIT = 16 * 2**20

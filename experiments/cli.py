@@ -130,8 +130,9 @@ def list_command(
     as_json: AsJson = False,
 ) -> int:
     """Environments, policies and experiments, with those of plug-ins."""
-    from palestra.experiments.experiment import names
     from palestra.registry import catalogue, kebab, plugins
+
+    from . import CATALOGUE as EXPERIMENTS
 
     policies = _policy_names()
     found = plugins(load=check)
@@ -144,7 +145,7 @@ def list_command(
                 ],
                 "plugins": [vars(p) for p in found],
                 "policies": policies,
-                "experiments": sorted(names()),
+                "experiments": sorted(EXPERIMENTS),
             }
         )
     else:
@@ -154,7 +155,7 @@ def list_command(
             listed = [(p.name, p.distribution, p.entry_point, p.problem) for p in found]
             _print_table("Plug-ins", ("name", "distribution", "target", "problem"), listed)
         _print_table("Policies", ("name", "target"), sorted(policies.items()))
-        _print_table("Experiments", ("name", "target"), sorted(names().items()))
+        _print_table("Experiments", ("name", "target"), sorted(EXPERIMENTS.items()))
     return REFUTED if check and any(p.problem for p in found) else HOLDS
 
 
@@ -378,7 +379,7 @@ def run(
     quiet: Quiet = False,
 ) -> int:
     """Run a headline experiment; the same command goes on with an interrupted run."""
-    from palestra.experiments import experiment as experiments
+    from . import experiment as experiments
 
     chosen = experiments.configure(name, preset, config, settings or [], seed)
     folder = out or Path("runs") / f"{chosen.name}-{_tag(chosen)}"
@@ -412,7 +413,7 @@ def report(
     out: Annotated[Path | None, typer.Option(help="Where to write the page.")] = None,
 ) -> int:
     """Write the page of a run folder (again)."""
-    from palestra.experiments.pages import write_page
+    from .pages import write_page
 
     print(write_page(folder, out))
     return HOLDS
@@ -421,9 +422,10 @@ def report(
 @app.command()
 def warmup(targets: Annotated[list[str] | None, typer.Argument()] = None) -> int:
     """Compile the kernels of environments ahead of time, so that the first run does not wait."""
-    from palestra.experiments.measure import compile_kernels
     from palestra.progress import progress_bar
     from palestra.registry import catalogue
+
+    from .measure import compile_kernels
 
     chosen = targets or list(catalogue())
     with progress_bar("compiling kernels", len(chosen)) as advance:
@@ -442,7 +444,7 @@ def anchors(
     quiet: Quiet = False,
 ) -> int:
     """Measure an environment's anchors: random policy, best classical one, bound."""
-    from palestra.experiments.measure import measure_anchors
+    from .measure import measure_anchors
 
     _print_json(measure_anchors(target, episodes, seed or 0, progress=not quiet))
     return HOLDS

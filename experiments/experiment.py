@@ -68,7 +68,7 @@ class Outcome:
 
 def names() -> dict[str, str]:
     """Experiments by name -> "module:class". Imports none of them."""
-    from palestra.experiments import CATALOGUE
+    from . import CATALOGUE
 
     return dict(CATALOGUE)
 
