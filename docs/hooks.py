@@ -1,11 +1,15 @@
 """Pages written at build time: one for each environment of the catalogue.
 
-An environment's page is its class docstring, below its identifier and its spaces as an instance
-reports them. mkdocstrings reads source files by package name, so the folders of the repository
-are first copied to where their import names put them.
+An environment's page is its class docstring, below its identifier, its spaces as an instance
+reports them, and a picture of a random episode. mkdocstrings reads source files by package name, so
+the folders of the repository are first copied to where their import names put them.
 """
 
+import inspect
+import io
+import re
 import shutil
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +17,16 @@ from typing import Any
 from gymnasium import spaces
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
-from palestra.registry import Entry, catalogue, kebab, resolve
+import palestra
+from palestra.batch import BatchEnv
+from palestra.registry import Entry, anchors_of, catalogue, kebab, resolve
 
 ROOT = Path(__file__).parents[1]
 TREE = ROOT / "build" / "docs"
 SECTION = "Environments"
+EXAMPLE = re.compile(r"(?:^(?:>>>|\.\.\.).*\n?)+", re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -33,10 +41,46 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages."""
+    """Add the pages and their pictures."""
     for entry in catalogue().values():
-        files.append(File.generated(config, page_of(entry), content=environment_page(entry)))
+        picture = picture_of(entry)
+        text = environment_page(entry, has_picture=picture is not None)
+        files.append(File.generated(config, page_of(entry), content=text))
+        if picture is not None:
+            path = page_of(entry).replace(".md", ".png")
+            files.append(File.generated(config, path, content=picture))
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Fill in what is known elsewhere: the list of environments, the accepted versions."""
+    if "<!-- environments -->" in markdown:
+        markdown = markdown.replace("<!-- environments -->", environments())
+    if "<!-- ranges -->" in markdown:
+        markdown = markdown.replace("<!-- ranges -->", accepted_versions())
+    return markdown
+
+
+def environments() -> str:
+    """A table of the catalogue, with links to the pages."""
+    rows = ["| environment | family | what it asks |", "|---|---|---|"]
+    for entry in catalogue().values():
+        link = f"[{entry.name}]({kebab(entry.name)}.md)"
+        rows.append(f"| {link} | {entry.family} | {entry.summary} |")
+    return "\n".join(rows)
+
+
+def accepted_versions() -> str:
+    """A table of the version ranges of pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    rows = ["| package | versions | needed for |", "|---|---|---|"]
+    groups = {"everything": project["dependencies"], **project["optional-dependencies"]}
+    for group, requirements in groups.items():
+        for requirement in requirements:
+            name, version = re.fullmatch(r"([\w.\[\],-]+?)([<>=].*)?", requirement).groups()
+            if group not in ("all", "dev"):
+                rows.append(f"| {name} | `{version or 'any'}` | {group} |")
+    return "\n".join(rows)
 
 
 def page_of(entry: Entry) -> str:
@@ -44,10 +88,9 @@ def page_of(entry: Entry) -> str:
     return f"environments/{kebab(entry.name)}.md"
 
 
-def environment_page(entry: Entry) -> str:
+def environment_page(entry: Entry, has_picture: bool = False) -> str:
     """Markdown of one environment's page."""
     env = resolve(entry).make(rows=1)
-    path = entry.entry_point.replace(":", ".")
     lines = [f"# {entry.name}", "", f"`{entry.id}`: {entry.summary}.", ""]
     lines += ["| | space | shape | dtype | range |", "|---|---|---|---|---|"]
     for role in ("observation", "action"):
@@ -55,9 +98,66 @@ def environment_page(entry: Entry) -> str:
             lines.append(f"| {part} | " + " | ".join(describe(space)) + " |")
     if env.agents:
         lines += ["", "Spaces of one agent; the agents are " + ", ".join(env.agents) + "."]
-    lines += ["", f"::: {path}", "    options:", "      show_root_heading: false"]
-    lines += ["      show_root_toc_entry: false", "      show_bases: false", "      members: false"]
+    lines += ["", "```py", signature(type(env)), "```", ""]
+    text = EXAMPLE.sub(
+        lambda m: f"```pycon\n{m[0].rstrip()}\n```\n", f"{inspect.getdoc(type(env))}\n"
+    )
+    if has_picture:
+        summary, _, rest = text.partition("\n\n")
+        alt = f"{entry.name} at the end of a random episode"
+        text = f"{summary}\n\n![{alt}]({kebab(entry.name)}.png)\n\n{rest}"
+    lines += [text, *anchors(entry)]
     return "\n".join(lines) + "\n"
+
+
+def signature(cls: type[BatchEnv]) -> str:
+    """How the environment is made, with its settings and their defaults."""
+    settings = [p for p in inspect.signature(cls).parameters.values() if p.name != "rows"]
+    shown = [f"    {p.name}={default(p.default)},\n" for p in settings]
+    return f'palestra.make(\n    "{cls.__name__}",\n{"".join(shown)})'
+
+
+def default(value: Any) -> str:
+    """A default value as one would write it."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(default(part) for part in value) + ")"
+    return repr(value)
+
+
+def anchors(entry: Entry) -> list[str]:
+    """Measured scores to compare with, if there are any."""
+    found = anchors_of(entry)
+    if found is None:
+        return []
+    better = {"max": "more is better", "min": "less is better"}[found.direction]
+    rows = ["## Measured anchors", "", f"Mean `{found.metric}`; {better}.", ""]
+    rows += ["| policy | score |", "|---|---|", f"| random | {found.random:.4g} |"]
+    rows += [f"| {found.classical_name} | {found.classical:.4g} |"]
+    if found.bound is not None:
+        rows += [f"| bound ({found.bound_name}) | {found.bound:.4g} |"]
+    return [*rows, "", f"Measured by `{found.command}`."]
+
+
+def picture_of(entry: Entry) -> bytes | None:
+    """A PNG of the last step of a random episode, or None if the environment draws nothing."""
+    if entry.agents:
+        return None
+    env = palestra.make(entry, render_mode="rgb_array")
+    if type(env.batch).render is BatchEnv.render:
+        return None
+    from PIL import Image
+
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    over = False
+    while not over:
+        _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        over = terminated or truncated
+    file = io.BytesIO()
+    Image.fromarray(env.render()).save(file, "PNG", optimize=True)
+    return file.getvalue()
 
 
 def leaves(space: spaces.Space[Any], name: str) -> Iterator[tuple[str, spaces.Space[Any]]]:
