@@ -272,7 +272,7 @@ def _from_object(value: Any, reference: str | None, name: str | None = None) -> 
     is_class = isinstance(value, type)
     if is_class and not issubclass(value, BatchEnv | gymnasium.Env):
         raise TypeError(f"target: {name} is neither a BatchEnv nor a gymnasium.Env")
-    if is_class and issubclass(value, BatchEnv) or (not is_class and _takes_rows(value)):
+    if (is_class and issubclass(value, BatchEnv)) or (not is_class and _takes_rows(value)):
         return Target(name, reference, lambda rows, **s: _construct(value, name, rows, s))
     return Target(name, reference, lambda rows, **s: GymBatch(rows, value, **s))
 
@@ -338,7 +338,8 @@ def _load_file(path: Path) -> Any:
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -350,7 +351,7 @@ def _load_file(path: Path) -> Any:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """" (did you mean 'x'?)." or "." """
+    """The end of a sentence: a full stop, before it the nearest known name if one is near."""
     by_squashed = {squash(k): k for k in known}
     near = difflib.get_close_matches(squash(name), by_squashed, n=1, cutoff=0.6)
     return f" (did you mean {by_squashed[near[0]]!r}?)." if near else "."
