@@ -69,6 +69,12 @@ def take(tree: Tree, index: Any) -> Tree:
     return tree[index]
 
 
+def take_rows(tree: Tree, rows: Array) -> Tree:
+    """Copies of the rows with these indices, int (n,), of every array of a tree."""
+    # the method is several times faster than array[rows] where there are few
+    return map_tree(lambda array: array.take(rows, axis=0), tree)
+
+
 def put(tree: Tree, index: Any, values: Tree) -> None:
     """Write values into the rows `index` of every array of a tree."""
     map_tree(lambda array, value: array.__setitem__(index, value), tree, values)

@@ -12,7 +12,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 
 from ..batch import BatchEnv, Episodes, agent_space, keyed_by_agents
-from ..spaces import Array, Tree, legal_space, map_tree, take
+from ..spaces import Array, Tree, legal_space, map_tree, take, take_rows
 from .gym import check_render_mode
 
 
@@ -115,35 +115,35 @@ class SB3View(VecEnv):
             return observation, step.reward.astype(np.float32), episodes.ended.copy(), infos
         done = episodes.ended.copy()
         rows = done.nonzero()[0]
-        final = take(observation, rows)
-        cut = (step.truncated & ~step.terminated)[rows].tolist()
-        closing, summaries = self._closing(rows), self._summaries(rows, rows)
-        for place, row in enumerate(rows.tolist()):
+        final, metrics, elapsed = take_rows(observation, rows), self.batch.metrics(), self._elapsed()
+        for index, row in enumerate(rows.tolist()):
             info = infos[row]
-            info.update(closing[place])
-            info["terminal_observation"] = take(final, place)
-            info["TimeLimit.truncated"] = cut[place]
-            info["episode"] = summaries[place]
+            self._close(info, row, metrics)
+            info["terminal_observation"] = take(final, index)
+            cut = step.truncated.item(row) and not step.terminated.item(row)
+            info["TimeLimit.truncated"] = cut
+            info["episode"] = self._episode(row, row, elapsed)
         episodes.begin(done)
         episodes.observe_into(done, observation)
         return observation, step.reward.astype(np.float32), done, infos
 
-    def _closing(self, rows: Array) -> list[dict[str, Any]]:
-        """Metrics and ids of the rows with these indices, whose episodes are over."""
-        streams = self.episodes.streams
-        columns = {name: values[rows].tolist() for name, values in self.batch.metrics().items()}
-        columns["seed"] = streams.seed[rows].tolist()
-        columns["episode_id"] = streams.episode[rows].tolist()
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values())]
+    def _elapsed(self) -> float:
+        return time.time() - self._start
 
-    def _summaries(self, places: Array, rows: Array) -> list[dict[str, Any]]:
-        """The `episode` entries of places (rows here, or agents of these rows); ends their sums."""
-        returns = self._returns[places].tolist()
-        self._returns[places] = 0.0
-        lengths = self.episodes.streams.step[rows].tolist()
-        elapsed = round(time.time() - self._start, 6)
-        pairs = zip(returns, lengths, strict=True)
-        return [{"r": total, "l": length, "t": elapsed} for total, length in pairs]
+    def _close(self, info: dict[str, Any], row: int, metrics: dict[str, Array]) -> None:
+        """Add ids and metrics of a row whose episode is over."""
+        streams = self.episodes.streams
+        info["seed"] = streams.seed.item(row)
+        info["episode_id"] = streams.episode.item(row)
+        for name, values in metrics.items():
+            info[name] = values.item(row)
+
+    def _episode(self, row: int, place: int, elapsed: float) -> dict[str, Any]:
+        """The `episode` entry of a place (the row, or one of its agents); its sum starts again."""
+        length = self.episodes.streams.step.item(row)
+        summary = {"r": self._returns.item(place), "l": length, "t": elapsed}
+        self._returns[place] = 0.0
+        return summary
 
     def _agents_as_rows(
         self, step: Any, ended: int, observation: Tree, row_infos: list[dict[str, Any]]
@@ -158,22 +158,19 @@ class SB3View(VecEnv):
         folded = self._fold(observation)
         names = self.batch.agents
         if done.any():
-            rows = episodes.ended.nonzero()[0]
-            closing = dict(zip(rows.tolist(), self._closing(rows), strict=True))
             places = done.nonzero()[0]
-            final = take(folded, places)
+            final, metrics, elapsed = take_rows(folded, places), self.batch.metrics(), self._elapsed()
             cut = np.repeat(step.truncated, agents) & ~left & ~self._absent
             for index, place in enumerate(places.tolist()):
                 row, agent = divmod(place, agents)
                 info = infos[place]
-                info.update(closing.get(row, {}))
+                if over[place]:
+                    self._close(info, row, metrics)
                 info["agent"] = names[agent]
                 info["terminal_observation"] = take(final, index)
-                info["TimeLimit.truncated"] = bool(cut[place])
-            leaving = (done & ~self._absent).nonzero()[0]
-            summaries = self._summaries(leaving, leaving // agents)
-            for place, summary in zip(leaving.tolist(), summaries, strict=True):
-                infos[place]["episode"] = summary
+                info["TimeLimit.truncated"] = cut.item(place)
+                if not self._absent[place]:
+                    info["episode"] = self._episode(row, place, elapsed)
         for place in np.flatnonzero(self._absent).tolist():
             infos[place]["absent"] = True
         self._absent = (self._absent | left) & ~over
