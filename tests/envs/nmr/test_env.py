@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from palestra.batch import Episodes
+from palestra.batch import Episodes, Step
 from palestra.envs.nmr.bloch import length_bound
 from palestra.envs.nmr.env import ALIGNED, NMRAlign, NMRRelax, PulseAction
 from palestra.envs.nmr.events import EventList, run
@@ -71,8 +71,11 @@ def test_waiting_time_is_t1_ln_of_the_deviation_over_tol():
 # ------------------------------------------------------ what holds for every policy (qutip-qoc#34)
 
 
-@pytest.mark.parametrize("sample", PRESETS)
+@pytest.mark.parametrize("sample", [*PRESETS, "mixed, slow first"])
 def test_no_policy_beats_the_floor_or_lengthens_a_vector(sample):
+    if sample == "mixed, slow first":
+        mixed = load_sample("mixed")
+        sample = replace(mixed, species=mixed.species[::-1])
     env = NMRRelax(1000, sample=sample)
     metrics, returns, seconds = play(env, random_policy(1000))
     assert (metrics["time_to_equilibrium"] >= metrics["time_floor"] - 1e-9).all()
@@ -151,8 +154,9 @@ def test_alignment_ends_the_episode():
 
 
 @BOTH
-def test_observations_are_what_they_say(cls):
-    env = cls(16, sample="mixed")
+@pytest.mark.parametrize(("sample", "pulse"), [("mixed", 0.0), ("soil", 1.0 / (2 * math.pi * 5e3))])
+def test_observations_are_what_they_say(cls, sample, pulse):
+    env = cls(16, sample=sample)
     episodes = started(env)
     theta, phi, tau = np.full(16, 1.0), np.full(16, -2.0), np.full(16, 4e-3)
     before = episodes.observe()[:, 6].astype(float) * 0.02
@@ -161,7 +165,7 @@ def test_observations_are_what_they_say(cls):
     w = env.ensemble.weight
     expected = [env.m[:, 0] @ w, env.m[:, 1] @ w, env.m[:, 2] @ w]
     expected += [np.hypot(env.m[:, 0], env.m[:, 1]) @ w, theta / math.pi]
-    expected += [2 * np.log(tau / 1e-4) / math.log(400) - 1, (before + tau) / 0.02]
+    expected += [2 * np.log(tau / 1e-4) / math.log(400) - 1, (before + pulse + tau) / 0.02]
     expected += [np.full(16, 1 / env.horizon)]
     np.testing.assert_allclose(seen, np.stack(expected, 1), atol=1e-6)
     assert seen.dtype == np.float32
@@ -243,13 +247,20 @@ def test_snapshot_and_restore_are_exact(cls):
 
 
 @BOTH
-def test_copies_by_pickle_and_deepcopy_go_on_alike(cls):
-    env = cls(3, sample="oil")
+@pytest.mark.parametrize("clone", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
+def test_copies_go_on_alike(cls, clone):
+    env = cls(3, sample="random")
+    policy = random_policy(3)
     episodes = started(env)
-    episodes.advance(random_policy(3)(None, 0))
-    for other in (pickle.loads(pickle.dumps(env)), copy.deepcopy(env)):
-        for name, array in env.snapshot(env.everyone).items():
-            assert array.tobytes() == other.snapshot(env.everyone)[name].tobytes()
+    episodes.advance(policy(None, 0))
+    other = clone(env)
+    again = Step(3)
+    actions, live = policy(None, 1), ~episodes.ended
+    other.advance(actions, live, episodes.streams, again)
+    step, _ = episodes.advance(actions, live)
+    assert step.reward.tobytes() == again.reward.tobytes()
+    one, two = env.snapshot(env.everyone), other.snapshot(env.everyone)
+    assert all(one[name].tobytes() == two[name].tobytes() for name in one)
 
 
 @BOTH

@@ -93,6 +93,13 @@ def test_finite_pulses_in_a_list_take_their_time_and_feel_the_offset():
     assert m[1] == pytest.approx(expected, abs=1e-12)
 
 
+def test_a_spoiler_in_a_list_acts_at_the_end_of_its_delay():
+    window = Receive(0.0, 5e-3, 3)
+    trace = run(EventList((Event(1.0, tau=0.01, receive=window, spoil=True),)), ENSEMBLE)
+    assert abs(trace.signal).min() > 0.1
+    assert not trace.m[:, :2].any()
+
+
 def test_a_run_leaves_its_start_state_alone():
     start = run(EventList((Event(1.0, tau=0.01),)), ENSEMBLE).m
     kept = start.copy()
