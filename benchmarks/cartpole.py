@@ -53,11 +53,11 @@ def fallen(x, theta):  # type: ignore[no-untyped-def]
 
 
 @kernel(allocates=False)
-def start(rows, key, episode, step, state):  # type: ignore[no-untyped-def]
+def start(rows, key, episode, state):  # type: ignore[no-untyped-def]
     for row in range(rows.shape[0]):
         if rows[row]:
             for part in range(4):
-                u = uniform(key[row], episode[row], step[row], part)
+                u = uniform(key[row], episode[row], np.uint32(0), part)
                 state[row, part] = START * (2.0 * u - 1.0)
 
 
@@ -105,7 +105,7 @@ class CartPole(BatchEnv):
         self.state = np.zeros((rows, 4))
 
     def begin(self, rows: Mask, streams: Streams, options: Options | None) -> None:
-        start(rows, streams.dynamics, streams.episode, streams.step, self.state)
+        start(rows, streams.dynamics, streams.episode, self.state)
 
     def advance(self, actions: Tree, live: Mask, streams: Streams, step: Step) -> None:
         advance_rows(actions, live, self.state, step.reward, step.terminated)
@@ -142,7 +142,7 @@ def bare_step(action, key, episode, stride, step, state, out, reward, terminated
             episode[row] += stride
             step[row] = 0
             for part in range(4):
-                u = uniform(key[row], episode[row], step[row], part)
+                u = uniform(key[row], episode[row], np.uint32(0), part)
                 state[row, part] = START * (2.0 * u - 1.0)
             reward[row] = 0.0
             terminated[row] = truncated[row] = False
@@ -173,7 +173,7 @@ class BareLoop:
         self.reward = np.zeros(rows)
         self.terminated = np.zeros(rows, np.bool_)
         self.truncated = np.zeros(rows, np.bool_)
-        start(np.ones(rows, np.bool_), key, self.episode, self.clock, self.state)
+        start(np.ones(rows, np.bool_), key, self.episode, self.state)
 
     def step(self, actions: Array) -> None:
         bare_step(

@@ -12,6 +12,7 @@ import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -259,11 +260,12 @@ class Episodes:
         self.upcoming = np.arange(rows, dtype=np.uint64)
         self.stride = np.full(rows, rows, np.uint64)
         self.seeded = False
-        self._horizon = np.uint32(NO_HORIZON if env.horizon is None else env.horizon)
+        self._horizon = NO_HORIZON if env.horizon is None else env.horizon
         self._agents = len(env.agents)
         self.check_actions = ActionCheck(env.action_space, lead(env, env.action_space)).__call__
-        self._blank = allocate(env.observation_space, lead(env, env.observation_space))
-        self._blank_is_array = isinstance(self._blank, np.ndarray)
+        blank = allocate(env.observation_space, lead(env, env.observation_space))
+        # the method itself where it can be, because it is called in every step
+        self._fresh = blank.copy if isinstance(blank, np.ndarray) else partial(copy_tree, blank)
         self._unwritten = Step(rows, self._agents)
         self._masks = mask_buffer(env) if hasattr(env, "action_masks") else None
 
@@ -360,11 +362,11 @@ class Episodes:
 
     def observe_blank(self) -> Tree:
         """Fresh arrays of zeros for the observations of all rows."""
-        return self._blank.copy() if self._blank_is_array else copy_tree(self._blank)
+        return self._fresh()
 
     def observe(self) -> Tree:
         """The observation of all rows, in fresh arrays."""
-        out = self.observe_blank()
+        out = self._fresh()
         self.env.observe(None, self.streams, out)
         return out
 

@@ -226,6 +226,7 @@ class _ArrayCheck(ActionCheck):
         self.low = np.ascontiguousarray(np.broadcast_to(low, self.shape))
         self.high = np.ascontiguousarray(np.broadcast_to(high, self.shape))
         self.compared = self.low.dtype
+        self.cast = self.compared != self.dtype
 
     def __call__(self, actions: Any) -> Array:
         if not (
@@ -237,7 +238,7 @@ class _ArrayCheck(ActionCheck):
             actions = self._converted(actions)
         if not _all_within(actions, self.low, self.high):
             self._refuse(actions)
-        return actions if self.compared == self.dtype else actions.astype(self.dtype)  # type: ignore[no-any-return]
+        return actions.astype(self.dtype) if self.cast else actions  # type: ignore[no-any-return]
 
     def _converted(self, actions: Any) -> Array:
         """The actions as a C-ordered array of the compared dtype, with their values unchanged."""

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 from ..batch import BatchEnv, Episodes, Mask
-from ..spaces import Array, Tree, draw_legal, take
+from ..spaces import Array, Tree, draw_legal, take, take_rows
 from .gym import check_render_mode
 
 
@@ -101,7 +101,9 @@ class VectorView(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise ResetNeeded("reset: the first reset must begin all rows")
         episodes.reset(seed, rows, [options] * self.num_envs if options else None)
         self._waiting = int(np.count_nonzero(episodes.ended))
-        return episodes.observe(), self._ids(rows.copy())
+        infos: dict[str, Any] = {}
+        self._add_ids(infos, rows.copy())
+        return episodes.observe(), infos
 
     def step(self, actions: Any) -> tuple[Tree, Array, Array, Array, dict[str, Any]]:
         """Advance all rows; what happens to ended rows depends on the autoreset mode.
@@ -111,12 +113,12 @@ class VectorView(gymnasium.vector.VectorEnv[Any, Any, Any]):
             TypeError, ValueError: illegal actions; nothing has changed then.
         """
         episodes = self.episodes
+        begun = None
         if not self._waiting:
             if not episodes.seeded:
                 raise ResetNeeded("step: no episode has begun; call reset() first")
+            stepped = self.batch.everyone.copy()
             step, ended = episodes.advance(actions)
-            infos: dict[str, Any] = {"dt": step.duration, "_dt": self.batch.everyone.copy()}
-            begun = None
         else:
             if self.autoreset_mode is not AutoresetMode.NEXT_STEP or not episodes.seeded:
                 rows = np.flatnonzero(episodes.ended).tolist()
@@ -125,54 +127,51 @@ class VectorView(gymnasium.vector.VectorEnv[Any, Any, Any]):
                     'reset(options={"reset_mask": ...}) first'
                 )
             begun = episodes.ended.copy()
-            live = ~begun
-            step, ended = episodes.advance(actions, live)
+            stepped = ~begun
+            step, ended = episodes.advance(actions, stepped)
             episodes.begin(begun)
-            infos = {"dt": step.duration, "_dt": live}
         observation = episodes.observe()
+        infos: dict[str, Any] = {"dt": step.duration, "_dt": stepped}
         self._waiting = ended
-        if self._same_step:
-            if ended:
-                self._begin_again(observation, infos)
-                self._waiting = 0
+        if ended and self._same_step:
+            self._begin_again(observation, infos)
+            self._waiting = 0
         elif ended or begun is not None:
             over = episodes.ended.copy()
-            infos.update(self._ids(over if begun is None else over | begun))
+            if begun is None:
+                begun = over
+            else:
+                begun |= over
+            self._add_ids(infos, begun)
             if ended:
-                infos.update(self._metrics(over))
+                self._add_metrics(infos, over)
         return observation, step.reward, step.terminated, step.truncated, infos
 
     def _begin_again(self, observation: Tree, infos: dict[str, Any]) -> None:
         episodes = self.episodes
         over = episodes.ended.copy()
-        final = np.full(self.num_envs, None, dtype=object)
-        for row in np.flatnonzero(over):
-            final[row] = take(take(observation, np.array([row])), 0)
+        rows = over.nonzero()[0]
+        ended, final = take_rows(observation, rows), np.full(self.num_envs, None, dtype=object)
+        for index, row in enumerate(rows.tolist()):
+            final[row] = take(ended, index)
         infos["final_obs"], infos["_final_obs"] = final, over
-        infos["final_info"] = {"dt": infos["dt"].copy(), "_dt": over.copy()}
-        infos["final_info"].update(self._ids(over), **self._metrics(over))
-        infos["_final_info"] = over.copy()
+        last = {"dt": infos["dt"].copy(), "_dt": over.copy()}
+        self._add_ids(last, over.copy())
+        self._add_metrics(last, over.copy())
+        infos["final_info"], infos["_final_info"] = last, over.copy()
         episodes.begin(over)
         episodes.observe_into(over, observation)
-        infos.update(self._ids(over))
+        self._add_ids(infos, over.copy())
 
-    def _ids(self, rows: Mask) -> dict[str, Any]:
+    def _add_ids(self, infos: dict[str, Any], rows: Mask) -> None:
         streams = self.episodes.streams
-        return {
-            "seed": streams.seed.copy(),
-            "_seed": rows,
-            "episode_id": streams.episode.copy(),
-            "_episode_id": rows,
-        }
+        infos["seed"], infos["_seed"] = streams.seed.copy(), rows
+        infos["episode_id"], infos["_episode_id"] = streams.episode.copy(), rows
 
-    def _metrics(self, rows: Mask) -> dict[str, Any]:
-        infos = {}
+    def _add_metrics(self, infos: dict[str, Any], rows: Mask) -> None:
         for name, values in self.batch.metrics().items():
-            infos[name], infos[f"_{name}"] = (
-                np.where(rows, values, values.dtype.type(0)),
-                rows.copy(),
-            )
-        return infos
+            infos[name] = np.where(rows, values, values.dtype.type(0))
+            infos[f"_{name}"] = rows
 
     def render(self) -> tuple[Array, ...] | None:
         """One picture a row for "rgb_array"; None without a render mode."""
