@@ -2,20 +2,22 @@
 
 A checkpoint holds the weights, the optimisers, the counters, the normalisation statistics, the
 state of the training environment (where it has `snapshot`) and, restored last, the states of the
-random generators. For on-policy algorithms a resumed run then equals an unbroken one. A replay
-buffer is not stored: off-policy algorithms go on with an empty one.
+random generators. On one thread a resumed run of an on-policy algorithm then equals an unbroken
+one. What is not stored: a replay buffer (off-policy algorithms go on with an empty one), and the
+state of an environment without `snapshot` (its rows go on with the next episodes).
 """
 
 from __future__ import annotations
 
 import collections
+import itertools
 import json
-import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from . import global_random
 from .policy_files import policy_files
 from .safe_files import read_tensors, strict_json, write_tensors
 from .spaces import Array
@@ -23,25 +25,26 @@ from .spaces import Array
 LEARNER, TENSORS = "learner.json", "learner.safetensors"
 COUNTERS = ("num_timesteps", "_n_updates", "_episode_num", "_current_progress_remaining")
 STATISTICS = ("obs_rms", "ret_rms")
+NOISE = ("exploration_mat", "exploration_matrices")  # of state-dependent exploration
 
 
-def learner_files(algorithm: Any, notes: Mapping[str, Any]) -> dict[str, bytes]:
+def learner_files(algorithm: Any) -> dict[str, bytes]:
     """The files of a checkpoint, name -> bytes: the policy's own, and the learner's.
 
     Args:
-        algorithm: a Stable-Baselines3 or sb3-contrib algorithm at a rollout boundary.
-        notes: plain JSON kept beside the state (such as the learning curve).
+        algorithm: a Stable-Baselines3 or sb3-contrib algorithm at the start of a rollout.
+
+    Raises:
+        TypeError, ValueError: see `palestra.policy_files.policy_files`.
     """
     arrays: dict[str, Array] = {}
     document: dict[str, Any] = {
         "counters": {name: _plain(getattr(algorithm, name, 0)) for name in COUNTERS},
-        "episodes": list(algorithm.ep_info_buffer or ()),
-        "python_random": random.getstate(),
-        "notes": dict(notes),
+        "episodes": [[e["r"], e["l"]] for e in algorithm.ep_info_buffer or ()],  # no clock
     }
     document["optimisers"] = _store_parameters(algorithm, arrays)
-    document["numpy_random"] = _store_generators(arrays)
     document["environment"] = _store_environment(algorithm, arrays)
+    document["random"] = _store_chance(algorithm, arrays)
     # bits, not numbers: a snapshot may hold NaN, which the tensor files refuse
     document["types"] = {name: array.dtype.str for name, array in arrays.items()}
     tensors = {name: _bits(array) for name, array in arrays.items()}
@@ -50,30 +53,53 @@ def learner_files(algorithm: Any, notes: Mapping[str, Any]) -> dict[str, bytes]:
     return {**files, LEARNER: text.encode(), TENSORS: write_tensors(tensors, TENSORS)}
 
 
-def restore_learner(algorithm: Any, files: Mapping[str, bytes]) -> dict[str, Any]:
+def restore_learner(algorithm: Any, files: Mapping[str, bytes]) -> None:
     """Put a fresh algorithm of the same configuration into the stored state.
-
-    Returns:
-        The notes.
 
     Raises:
         MalformedFile: the files are damaged.
         ValueError: the state belongs to another network or environment.
     """
+    document, arrays = _read(files)
+    _restore_parameters(algorithm, arrays, document["optimisers"])
+    for name, value in document["counters"].items():
+        setattr(algorithm, name, value)
+    episodes = [{"r": r, "l": length, "t": 0.0} for r, length in document["episodes"]]
+    algorithm.ep_info_buffer = collections.deque(episodes, maxlen=algorithm._stats_window_size)
+    algorithm.ep_success_buffer = collections.deque(maxlen=algorithm._stats_window_size)
+    _restore_environment(algorithm, arrays, document["environment"])
+    restore_chance(algorithm, files)
+
+
+def restore_chance(algorithm: Any, files: Mapping[str, bytes]) -> None:
+    """Only the random generators and the noise of exploration, as they stood in the checkpoint.
+
+    `learn` draws noise before it says that a rollout starts, which is when a checkpoint is made;
+    so whoever resumes calls this once more at the start of the first rollout.
+    """
+    import torch
+
+    document, arrays = _read(files)
+    for owner, name, _ in _noise(algorithm):
+        setattr(owner, name, torch.from_numpy(arrays[f"random/{name}"].copy()))
+    name, position, has_gauss, gauss = document["random"]["numpy"]
+    version, words, gauss_next = document["random"]["python"]
+    global_random.set_state(
+        {
+            "python": (version, tuple(words), gauss_next),
+            "numpy": (name, arrays["random/numpy"], position, has_gauss, gauss),
+            "torch": torch.from_numpy(arrays["random/torch"].copy()),
+        }
+    )
+
+
+def _read(files: Mapping[str, bytes]) -> tuple[dict[str, Any], dict[str, Array]]:
     document = strict_json(files[LEARNER], LEARNER)
     arrays = {
         name: array.view(document["types"][name])
         for name, array in read_tensors(files[TENSORS], TENSORS).items()
     }
-    _restore_parameters(algorithm, arrays, document["optimisers"])
-    for name, value in document["counters"].items():
-        setattr(algorithm, name, value)
-    buffer = collections.deque(document["episodes"], maxlen=algorithm._stats_window_size)
-    algorithm.ep_info_buffer = buffer
-    algorithm.ep_success_buffer = collections.deque(maxlen=algorithm._stats_window_size)
-    _restore_environment(algorithm, arrays, document["environment"])
-    _restore_generators(arrays, document)
-    return dict(document["notes"])
+    return document, arrays
 
 
 def _bits(array: Array) -> Array:
@@ -96,15 +122,26 @@ def _store_parameters(algorithm: Any, arrays: dict[str, Array]) -> dict[str, Any
             for key, tensor in state.items():
                 arrays[f"weights/{name}/{key}"] = tensor.detach().cpu().numpy()
             continue
+        plain: dict[str, Any] = {}  # SB3's RMSprop counts its steps in an int
         for index, slots in state["state"].items():
-            for slot, tensor in slots.items():
-                arrays[f"optimiser/{name}/{index}/{slot}"] = tensor.detach().cpu().numpy()
-        optimisers[name] = state["param_groups"]
-    for name in algorithm._get_torch_save_params()[1]:
-        tensor = getattr(algorithm, name)
-        if tensor is not None:
-            arrays[f"variable/{name}"] = tensor.detach().cpu().numpy()
+            for slot, value in slots.items():
+                if hasattr(value, "detach"):
+                    arrays[f"optimiser/{name}/{index}/{slot}"] = value.detach().cpu().numpy()
+                else:
+                    plain[f"{index}/{slot}"] = value
+        optimisers[name] = {"groups": state["param_groups"], "plain": plain}
+    for name, tensor in _variables(algorithm):
+        arrays[f"variable/{name}"] = tensor.detach().cpu().numpy()
     return optimisers
+
+
+def _variables(algorithm: Any) -> Iterator[tuple[str, Any]]:
+    """Tensors that the algorithm keeps outside its networks, such as SAC's `log_ent_coef`."""
+    for name in algorithm._get_torch_save_params()[1]:
+        if getattr(algorithm, name) is not None:
+            yield name, getattr(algorithm, name)
+    if hasattr(getattr(algorithm, "weights", None), "detach"):  # ARS's vector of parameters
+        yield "weights", algorithm.weights
 
 
 def _restore_parameters(
@@ -125,35 +162,40 @@ def _restore_parameters(
             state.setdefault(int(index), {})[slot] = tensor
         elif kind == "variable":
             getattr(algorithm, rest).data.copy_(tensor)
-    for name, groups in optimisers.items():
-        states.setdefault(name, {"state": {}})["param_groups"] = [
+    for name, optimiser in optimisers.items():
+        state = states.setdefault(name, {"state": {}})
+        for place, value in optimiser["plain"].items():
+            index, _, slot = place.partition("/")
+            state["state"].setdefault(int(index), {})[slot] = value
+        state["param_groups"] = [
             {**group, **({"betas": tuple(group["betas"])} if "betas" in group else {})}
-            for group in groups
+            for group in optimiser["groups"]
         ]
     algorithm.set_parameters(states, exact_match=True, device=algorithm.device)
 
 
-# --- random generators ----------------------------------------------------------------------------
+# --- chance ---------------------------------------------------------------------------------------
 
 
-def _store_generators(arrays: dict[str, Array]) -> list[Any]:
-    import torch
-
-    name, keys, position, has_gauss, gauss = np.random.get_state()  # noqa: NPY002 - SB3 uses it
+def _store_chance(algorithm: Any, arrays: dict[str, Array]) -> dict[str, Any]:
+    for _, name, tensor in _noise(algorithm):
+        arrays[f"random/{name}"] = tensor.detach().cpu().numpy()
+    state = global_random.get_state()
+    name, keys, position, has_gauss, gauss = state["numpy"]
     arrays["random/numpy"] = np.asarray(keys)
-    arrays["random/torch"] = torch.get_rng_state().numpy()
-    return [name, int(position), int(has_gauss), float(gauss)]
+    arrays["random/torch"] = state["torch"].numpy()
+    return {
+        "python": state["python"],
+        "numpy": [name, int(position), int(has_gauss), float(gauss)],
+    }
 
 
-def _restore_generators(arrays: Mapping[str, Array], document: Mapping[str, Any]) -> None:
-    import torch
-
-    name, position, has_gauss, gauss = document["numpy_random"]
-    state = (name, arrays["random/numpy"], position, has_gauss, gauss)
-    np.random.set_state(state)  # noqa: NPY002 - SB3 uses it
-    version, words, gauss_next = document["python_random"]
-    random.setstate((version, tuple(words), gauss_next))
-    torch.set_rng_state(torch.from_numpy(arrays["random/torch"].copy()))
+def _noise(algorithm: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Owner, name and tensor of the noise that state-dependent exploration holds between steps."""
+    distribution = getattr(algorithm.policy, "action_dist", None)
+    for name in NOISE:
+        if hasattr(distribution, name):
+            yield distribution, name, getattr(distribution, name)
 
 
 # --- the training environment ---------------------------------------------------------------------
@@ -161,14 +203,20 @@ def _restore_generators(arrays: Mapping[str, Array], document: Mapping[str, Any]
 
 def _store_environment(algorithm: Any, arrays: dict[str, Array]) -> dict[str, Any]:
     view, normalise = algorithm.env.unwrapped, algorithm.get_vec_normalize_env()
-    stored = {"rows": hasattr(view.batch, "snapshot"), "normalise": normalise is not None}
-    if stored["rows"]:
+    running = algorithm._last_obs is not None and hasattr(view.batch, "snapshot")
+    stored = {"rows": running, "normalise": normalise is not None}
+    if running:
         for name, array in view.snapshot().items():
             arrays[f"environment/{name}"] = array
         _store_tree("last/observation", algorithm._last_obs, arrays)
         arrays["last/starts"] = np.asarray(algorithm._last_episode_starts)
         if algorithm._last_original_obs is not None:
             _store_tree("last/original", algorithm._last_original_obs, arrays)
+        for name, tensor in _memory(algorithm):
+            arrays[f"last/{name}"] = tensor.detach().cpu().numpy()
+    else:
+        arrays["environment/seed"] = view.episodes.streams.seed.copy()
+        arrays["environment/upcoming"] = view.episodes.upcoming.copy()
     if normalise is not None:
         arrays["normalise/returns"] = normalise.returns
         for name in STATISTICS:
@@ -184,6 +232,8 @@ def _store_environment(algorithm: Any, arrays: dict[str, Array]) -> dict[str, An
 def _restore_environment(
     algorithm: Any, arrays: Mapping[str, Array], stored: Mapping[str, Any]
 ) -> None:
+    import torch
+
     view, normalise = algorithm.env.unwrapped, algorithm.get_vec_normalize_env()
     if stored["normalise"]:
         normalise.returns = arrays["normalise/returns"].copy()
@@ -194,15 +244,29 @@ def _restore_environment(
                     part.mean = arrays[f"normalise/{name}/{key}/mean"].copy()
                     part.var = arrays[f"normalise/{name}/{key}/var"].copy()
                     part.count = arrays[f"normalise/{name}/{key}/count"].item()
-    if not stored["rows"]:
-        return  # the next learn() begins new episodes
+    if not stored["rows"]:  # learn() begins new episodes: not those that were played already
+        episodes = view.episodes
+        view.seed(None)
+        episodes.streams.set_seeds(arrays["environment/seed"])
+        episodes.upcoming[:] = arrays["environment/upcoming"]
+        episodes.seeded = True
+        return
     prefix = "environment/"
     view.restore({k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)})
     algorithm._last_obs = _restore_tree("last/observation", arrays)
     algorithm._last_episode_starts = arrays["last/starts"].copy()
     algorithm._last_original_obs = _restore_tree("last/original", arrays)
+    for name, tensor in _memory(algorithm):
+        tensor.copy_(torch.from_numpy(arrays[f"last/{name}"].copy()))
     if normalise is not None:
         normalise.old_obs = algorithm._last_original_obs
+
+
+def _memory(algorithm: Any) -> Iterator[tuple[str, Any]]:
+    """What a recurrent policy remembers of the running episodes."""
+    states = getattr(algorithm, "_last_lstm_states", None)
+    for index, tensor in enumerate(itertools.chain(*(states or ()))):
+        yield f"memory/{index}", tensor
 
 
 def _store_tree(name: str, tree: Any, arrays: dict[str, Array]) -> None:

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
+import inspect
 import time
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from .checkpoint import learner_files, restore_learner
+from .checkpoint import learner_files, restore_chance, restore_learner
 from .config import ConfigError, dump_toml, resolved
-from .policy_files import ALGORITHMS
+from .disk import to_json
+from .global_random import preserved
+from .policy import takes_masks
+from .policy_files import ACTIVATIONS, ALGORITHMS, DESCRIPTION, STATISTICS, WEIGHTS
 from .progress import progress_bar
 from .registry import did_you_mean, load_object, resolve, squash
 from .rollout import evaluate, one_thread
+from .safe_files import strict_json
 from .store import RunFolder
 
+Point = dict[str, Any]  # of a learning curve: steps, mean, low, high (None: too few episodes)
 
-Point = dict[str, float | None]  # of a learning curve: steps, mean, low, high
+PROGRESS = "progress.json"  # in every state of a run: steps done and the learning curve
+POLICY_FILES = (DESCRIPTION, WEIGHTS, STATISTICS)
+SET_ELSEWHERE = {
+    "policy": "set it as `policy`",
+    "env": "set it as `environment`",
+    "seed": "set it as `seed`",
+    "device": "set it as `device`",
+    "tensorboard_log": "set `tensorboard`; the files go into the run folder",
+    "verbose": "the progress bar and the learning curve say what is to be said",
+}
+
+
+class ResumedDifferently(UserWarning):
+    """A training run goes on, but will not equal an unbroken one."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +117,11 @@ def train(config: TrainConfig, run: str | Path, *, progress: bool = False) -> Tr
     Called again on the same folder, it resumes from the last checkpoint, or returns at once what
     was finished. The global random states are left as they were.
 
+    On-policy algorithms on an environment with `snapshot` end, when resumed, with the same bits
+    as an unbroken run (on the CPU; everything runs on one thread). Elsewhere a resumed run is
+    sound but another one: off-policy algorithms go on with an empty replay buffer, environments
+    without `snapshot` with new episodes. A warning says so.
+
     Args:
         config: what to train.
         run: the run folder.
@@ -108,29 +129,47 @@ def train(config: TrainConfig, run: str | Path, *, progress: bool = False) -> Tr
 
     Raises:
         RunMismatch: the folder holds another run.
-        ConfigError: the configuration does not fit the algorithm.
+        ConfigError: the configuration does not fit the algorithm or the environment.
         RunLocked: another process trains there.
     """
     from .policy_loading import load_policy
 
     start = time.monotonic()
-    folder = RunFolder.create_or_resume(run, {"kind": "training", **resolved(config)})
-    with folder.lock(), _own_random_state(), one_thread():
-        folder.write("config.toml", dump_toml(resolved(config)).encode())
-        learner = _build(config, Path(run))
-        try:
-            if hasattr(learner, "get_parameters") and hasattr(learner, "policy_aliases"):
-                curve = _train_sb3(learner, config, folder, progress)
-            else:
-                curve = _train_other(learner, config, folder, progress)
-        finally:
-            learner.env.close()
+    cls = algorithm_class(config.algorithm)
+    options = resolved(config)
+    folder = RunFolder.create_or_resume(run, {"kind": "training", **options})
+    with folder.lock(), preserved(), one_thread():
+        folder.write("config.toml", dump_toml(options).encode())
+        curve = _train(cls, config, folder, progress)
     env = resolve(config.environment).make(1, wrappers=config.wrappers, **config.settings)
     try:
-        policy = load_policy(str(run), env)
+        policy = load_policy(Path(run).resolve(), env)
     finally:
         env.close()
     return Training(Path(run), policy, curve, time.monotonic() - start)
+
+
+def _train(cls: type[Any], config: TrainConfig, folder: RunFolder, progress: bool) -> list[Point]:
+    files: dict[str, bytes] = {}
+    curve: list[Point] = []
+    done = 0
+    if (resumed := folder.latest("step-")) is not None:
+        files = {file.name: file.read_bytes() for file in resumed.iterdir()}
+        stored = strict_json(files[PROGRESS], PROGRESS)
+        curve, done = stored["curve"], stored["steps"]
+        _keep_best(folder, files, curve)  # a run may have been killed before it came to that
+        if done >= config.steps:
+            return curve
+    env = _environment(cls, config)
+    try:
+        learner = _learner(cls, config, env, folder.path)
+        if hasattr(learner, "get_parameters") and hasattr(learner, "policy_aliases"):
+            _train_sb3(learner, config, folder, files, curve, progress)
+        else:
+            _train_other(learner, config, folder, files, curve, done, progress)
+    finally:
+        env.close()
+    return curve
 
 
 def algorithm_class(name: str) -> type[Any]:
@@ -156,25 +195,32 @@ def algorithm_class(name: str) -> type[Any]:
         raise ImportError(f'{chosen} needs {package}: pip install "palestra[train]"') from missing
 
 
-def _build(config: TrainConfig, run: Path) -> Any:
-    from gymnasium import spaces
-
+def _environment(cls: Any, config: TrainConfig) -> Any:
     from .views import make
 
-    cls = algorithm_class(config.algorithm)
-    env = make(
-        config.environment, "sb3", config.rows, wrappers=config.wrappers, **config.settings
-    )
-    if config.normalise_observations or config.normalise_rewards:
-        from stable_baselines3.common.vec_env import VecNormalize
-
-        gamma = config.hyperparameters.get("gamma", 0.99)
-        env = VecNormalize(
-            env,
-            norm_obs=config.normalise_observations,
-            norm_reward=config.normalise_rewards,
-            gamma=gamma,
+    env = make(config.environment, "sb3", config.rows, wrappers=config.wrappers, **config.settings)
+    if hasattr(env.batch, "action_masks") and not takes_masks(cls):
+        raise ConfigError(
+            f"algorithm: {cls.__name__} does not look at action masks, which "
+            f"{config.environment} has; its predict has no argument action_masks. "
+            "maskable-ppo does"
         )
+    if not (config.normalise_observations or config.normalise_rewards):
+        return env
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    return VecNormalize(
+        env,
+        norm_obs=config.normalise_observations,
+        norm_reward=config.normalise_rewards,
+        gamma=config.hyperparameters.get("gamma", 0.99),
+    )
+
+
+def _learner(cls: type[Any], config: TrainConfig, env: Any, run: Path) -> Any:
+    from gymnasium import spaces
+
+    _check_names(cls, config.hyperparameters)
     policy = config.policy
     if policy == "auto":
         nested = isinstance(env.observation_space, spaces.Dict)
@@ -183,10 +229,24 @@ def _build(config: TrainConfig, run: Path) -> Any:
     log = {"tensorboard_log": str(run / "tensorboard")} if config.tensorboard else {}
     arguments = {**_decoded(config.hyperparameters), **log}
     try:
-        learner = cls(policy, env, seed=config.seed, device=config.device, **arguments)
-    except TypeError as refusal:
-        raise ConfigError(f"hyperparameters: {cls.__name__} refuses them: {refusal}") from refusal
-    return learner
+        return cls(policy, env, seed=config.seed, device=config.device, **arguments)
+    except (TypeError, ValueError, AssertionError) as refusal:
+        raise ConfigError(f"{cls.__name__} refuses this configuration: {refusal}") from refusal
+
+
+def _check_names(cls: type[Any], hyperparameters: Mapping[str, Any]) -> None:
+    parameters = inspect.signature(cls).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    known = [name for name in parameters if name not in (*SET_ELSEWHERE, "_init_setup_model")]
+    for name in hyperparameters:
+        if name in SET_ELSEWHERE:
+            raise ConfigError(f"hyperparameters.{name}: {SET_ELSEWHERE[name]}")
+        if name not in known:
+            raise ConfigError(
+                f"hyperparameters: {cls.__name__} has no {name!r}{did_you_mean(name, known)} "
+                f"It has: {', '.join(known)}"
+            )
 
 
 def _decoded(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,16 +256,20 @@ def _decoded(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(extra.get("activation_fn"), str):
         from torch import nn
 
-        named = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU}
+        named = {name.lower(): name for name in ACTIVATIONS}
         name = extra["activation_fn"].lower()
         if name not in named:
             raise ConfigError(
-                f"policy_kwargs.activation_fn: got {extra['activation_fn']!r}, "
-                f"allowed {', '.join(named)}"
+                f"hyperparameters.policy_kwargs.activation_fn: got {extra['activation_fn']!r}, "
+                f"allowed {', '.join(ACTIVATIONS)}"
             )
-        extra["activation_fn"] = named[name]
+        extra["activation_fn"] = getattr(nn, named[name])
     if extra:
         arguments["policy_kwargs"] = extra
+    if arguments.get("replay_buffer_class") == "HerReplayBuffer":
+        from stable_baselines3 import HerReplayBuffer
+
+        arguments["replay_buffer_class"] = HerReplayBuffer
     return arguments
 
 
@@ -220,15 +284,22 @@ def _scheduled(name: str, value: Any) -> Any:
 
 
 def _train_sb3(
-    algorithm: Any, config: TrainConfig, folder: RunFolder, progress: bool
-) -> list[Point]:
+    algorithm: Any,
+    config: TrainConfig,
+    folder: RunFolder,
+    files: Mapping[str, bytes],
+    curve: list[Point],
+    progress: bool,
+) -> None:
     from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-    curve: list[Point] = []
-    resumed = folder.latest("step-")
-    if resumed is not None:
-        files = {file.name: file.read_bytes() for file in resumed.iterdir()}
-        curve = restore_learner(algorithm, files)["curve"]
+    if files:
+        restore_learner(algorithm, files)
+        if isinstance(algorithm, OffPolicyAlgorithm):
+            _warn_resumed(folder, "with an empty replay buffer, which is not stored")
+        elif not hasattr(algorithm.env.unwrapped.batch, "snapshot"):
+            _warn_resumed(folder, "with new episodes: the environment has no snapshot")
 
     class Watch(BaseCallback):  # type: ignore[misc]
         """Evaluates and keeps checkpoints between rollouts; nothing in it draws random numbers."""
@@ -236,16 +307,19 @@ def _train_sb3(
         def __init__(self, advance: Any) -> None:
             super().__init__()
             self.advance = advance
+            self.begins = bool(files)
 
         def _on_rollout_start(self) -> None:
-            due = (len(curve)) * config.evaluate_every
-            if self.num_timesteps >= due:
+            if self.begins:
+                restore_chance(algorithm, files)
+                self.begins = False
+            elif self.num_timesteps >= len(curve) * config.evaluate_every:
                 self.keep()
 
         def keep(self) -> None:
-            curve.append(_score(algorithm, config))
+            curve.append(_score(algorithm, config, int(self.num_timesteps)))
             algorithm.logger.record("eval/return", curve[-1]["mean"])
-            _keep(folder, algorithm, curve)
+            _keep(folder, learner_files(algorithm), curve)
 
         def _on_step(self) -> bool:
             self.advance(self.training_env.num_envs)
@@ -255,56 +329,30 @@ def _train_sb3(
     label = f"training {type(algorithm).__name__} on {config.environment}"
     with progress_bar(label, config.steps, progress) as advance:
         advance(done)
-        if done < config.steps:
-            watch = Watch(advance)
-            algorithm.learn(config.steps - done, callback=watch, reset_num_timesteps=resumed is None)
-            watch.keep()
-    return curve
-
-
-def _score(algorithm: Any, config: TrainConfig) -> Point:
-    evaluation = evaluate(
-        algorithm,
-        config.environment,
-        episodes=config.evaluation_episodes,
-        seed=config.evaluation_seed,
-        settings={**config.settings, "wrappers": config.wrappers},
-    )
-    mean = evaluation.mean()
-    return {
-        "steps": int(algorithm.num_timesteps),
-        "mean": mean.estimate,
-        "low": mean.low,
-        "high": mean.high,
-    }
-
-
-def _keep(folder: RunFolder, algorithm: Any, curve: list[Point]) -> None:
-    files = learner_files(algorithm, {"curve": curve})
-    steps = f"{algorithm.num_timesteps:012d}"
-    means = [point["mean"] or 0.0 for point in curve]
-    if means[-1] >= max(means):
-        from .policy_files import policy_files
-
-        folder.publish(f"best-{steps}", policy_files(algorithm), keep=1)
-    folder.publish(f"step-{steps}", files, keep=2)
+        watch = Watch(advance)
+        algorithm.learn(config.steps - done, callback=watch, reset_num_timesteps=not files)
+        watch.keep()
 
 
 def _train_other(
-    learner: Any, config: TrainConfig, folder: RunFolder, progress: bool
-) -> list[Point]:
-    """A learner with `learn(total_timesteps)`, `predict` and `policy_files()` of its own.
+    learner: Any,
+    config: TrainConfig,
+    folder: RunFolder,
+    files: Mapping[str, bytes],
+    curve: list[Point],
+    done: int,
+    progress: bool,
+) -> None:
+    """A learner of another make, trained in pieces of `evaluate_every` steps.
 
-    It is trained in pieces of `evaluate_every` steps. If it has `state_files()` and
-    `restore_files(files)`, an interrupted run resumes from them.
+    It is built as Stable-Baselines3's are and has `learn(total_timesteps)`, `predict`, and
+    `policy_files()`, which gives what `palestra.policy_files.policy_files` would. If it also has
+    `state_files()` and `restore_files(files)` (name -> bytes), an interrupted run resumes from
+    its last piece; otherwise nothing is kept before the end, and the run begins again.
     """
-    curve: list[Point] = []
-    done = 0
-    resumed = folder.latest("step-")
-    if resumed is not None and hasattr(learner, "restore_files"):
-        files = {file.name: file.read_bytes() for file in resumed.iterdir()}
-        notes = learner.restore_files(files)
-        curve, done = notes["curve"], notes["steps"]
+    keeps = hasattr(learner, "state_files") and hasattr(learner, "restore_files")
+    if files:
+        learner.restore_files(files)
     label = f"training {type(learner).__name__} on {config.environment}"
     with progress_bar(label, config.steps, progress) as advance:
         advance(done)
@@ -312,23 +360,43 @@ def _train_other(
             piece = min(config.evaluate_every, config.steps - done)
             learner.learn(total_timesteps=piece)
             done += piece
-            learner.num_timesteps = done
-            curve.append(_score(learner, config))
-            notes = {"curve": curve, "steps": done}
-            folder.publish(f"step-{done:012d}", learner.state_files(notes), keep=2)
+            curve.append(_score(learner, config, done))
+            state = learner.state_files() if keeps else {}
+            if keeps or done >= config.steps:
+                _keep(folder, {**learner.policy_files(), **state}, curve)
             advance(piece)
-    return curve
 
 
-@contextlib.contextmanager
-def _own_random_state() -> Iterator[None]:
-    """Stable-Baselines3 seeds the global generators; give them back as they were."""
-    import torch
+def _score(learner: Any, config: TrainConfig, steps: int) -> Point:
+    evaluation = evaluate(
+        learner,
+        config.environment,
+        episodes=config.evaluation_episodes,
+        seed=config.evaluation_seed,
+        settings={**config.settings, "wrappers": config.wrappers},
+    )
+    mean = evaluation.mean()
+    return {"steps": steps, "mean": mean.estimate, "low": mean.low, "high": mean.high}
 
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng(devices=[]):
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)  # noqa: NPY002
+
+def _keep(folder: RunFolder, files: Mapping[str, bytes], curve: list[Point]) -> None:
+    steps = curve[-1]["steps"]
+    progress = to_json({"steps": steps, "curve": curve})
+    folder.publish(f"step-{steps:012d}", {**files, PROGRESS: progress}, keep=2)
+    _keep_best(folder, files, curve)
+
+
+def _keep_best(folder: RunFolder, files: Mapping[str, bytes], curve: list[Point]) -> None:
+    """Publish the policy of a checkpoint too, if it has the best evaluation so far."""
+    means = [point["mean"] for point in curve]
+    if means[-1] == max(means):
+        policy = {name: files[name] for name in POLICY_FILES if name in files}
+        folder.publish(f"best-{curve[-1]['steps']:012d}", policy, keep=1)
+
+
+def _warn_resumed(folder: RunFolder, how: str) -> None:
+    warnings.warn(
+        f"{folder.path}: the run goes on {how}. It will differ from an unbroken one",
+        ResumedDifferently,
+        stacklevel=5,
+    )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from gymnasium import spaces
 
@@ -35,6 +33,11 @@ class Wrapper(BatchEnv):
     def option_names(self) -> tuple[str, ...]:  # type: ignore[override]
         """The options of the environment inside."""
         return self.env.option_names
+
+    @property
+    def passes_options_on(self) -> bool:  # type: ignore[override]
+        """Whether the environment inside hands options on."""
+        return self.env.passes_options_on
 
     def stream_name(self) -> str:
         """The name of the environment inside: wrapped or not, the episodes are the same."""
@@ -85,6 +88,8 @@ class ClipActions(Wrapper):
         self._box = box
         self.action_space = spaces.Box(-np.inf, np.inf, box.shape, box.dtype)  # type: ignore[arg-type]
         self._clipped = np.zeros(env.rows, np.int64)
+        if hasattr(env, "snapshot"):
+            self.snapshot, self.restore = self._snapshot, self._restore
 
     def begin(self, rows: Mask, streams: Streams, options: Options | None) -> None:
         """Begin, with the count at 0."""
@@ -102,12 +107,12 @@ class ClipActions(Wrapper):
         """The metrics of the environment inside, and `clipped_steps`."""
         return {**super().metrics(), "clipped_steps": self._clipped.copy()}
 
-    def snapshot(self, rows: Mask) -> dict[str, Array]:
+    def _snapshot(self, rows: Mask) -> dict[str, Array]:
         """The state of the environment inside, and the count."""
         state = self.env.snapshot(rows)  # type: ignore[attr-defined]
         return {**state, "clipped_steps": self._clipped[rows].copy()}
 
-    def restore(self, state: dict[str, Array], rows: Mask) -> None:
+    def _restore(self, state: dict[str, Array], rows: Mask) -> None:
         """Restore both."""
         state = dict(state)
         self._clipped[rows] = state.pop("clipped_steps")

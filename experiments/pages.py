@@ -20,6 +20,7 @@ from palestra.safe_files import strict_json
 from palestra.spaces import Array
 from palestra.stats import episodes_mean, success_rate
 from palestra.store import RunFolder
+from palestra.train import PROGRESS
 
 from .experiment import names
 from .experiment import run as run_experiment
@@ -57,8 +58,7 @@ def _training_page(stored: RunFolder) -> Report:
     checkpoint = stored.latest("step-")
     if checkpoint is None:
         raise FileNotFoundError(f"{stored.path}: no checkpoint yet; nothing to show")
-    document = strict_json((checkpoint / "learner.json").read_bytes(), "learner.json")
-    curve = document["notes"]["curve"]
+    curve = strict_json((checkpoint / PROGRESS).read_bytes(), PROGRESS)["curve"]
     last = curve[-1]
     page = Report(
         f"{config['algorithm']} on {config['environment']}",

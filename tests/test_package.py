@@ -130,9 +130,11 @@ def test_a_compilation_fault_is_seen(source: str) -> None:
 def test_no_module_reads_the_global_random_state_of_numpy() -> None:
     """Counter-based streams are the only source of chance (ruff's NPY002 says it too)."""
     calls = re.compile(r"np\.random\.(?!Generator|Philox|default_rng|BitGenerator|SeedSequence)\w+")
+    preserver = ROOT / "core" / "global_random.py"  # gives it back as others left it
     found = [
         f"{path.relative_to(ROOT)}: {match.group()}"
         for path in SOURCES
+        if path != preserver
         for match in calls.finditer(path.read_text(encoding="utf-8"))
     ]
     assert found == []
