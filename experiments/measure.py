@@ -44,7 +44,7 @@ def measure_anchors(
     """Measure an environment's anchors and store them beside its family's data.
 
     The family names what to measure in its `ANCHORS`: name of the environment -> metric,
-    direction, classical policies, and the metric that bounds it (or None).
+    direction, classical policies, and the bound: a metric of the episode, a number, or None.
 
     Returns:
         The anchors, as stored.
@@ -72,8 +72,8 @@ def measure_anchors(
         random=means["random"],
         classical=means[best],
         classical_name=best,
-        bound=None if bound is None else float(played.column(bound).mean()),
-        bound_name=bound or "",
+        bound=float(played.column(bound).mean()) if isinstance(bound, str) else bound,
+        bound_name=bound if isinstance(bound, str) else "",
         command=f"palestra anchors {found.name} --episodes {episodes} --seed {seed}",
     )
     file = Path(str(family.__file__)).parent / "data" / "anchors.json"
