@@ -256,9 +256,13 @@ def test_actions_are_fresh_arrays_and_observations_are_left_alone():
     assert np.array_equal(x, before)
 
 
-def test_weights_are_read_once():
-    trained = algorithm("PPO", VECTOR, BOX)
+@pytest.mark.parametrize("amplify", [1, 10])  # by NumPy, by torch
+def test_weights_are_read_once(amplify):
+    trained = algorithm("SAC", VECTOR, BOX, policy_kwargs={"net_arch": [64, 64, 64]})
+    with torch.no_grad():
+        trained.policy.actor.mu.weight.mul_(amplify)
     fast, _ = fast_policy(trained, 8)
+    assert isinstance(fast, TorchFastPolicy) == (amplify == 10)
     x = draw(VECTOR, 8)
     before, _ = fast.predict(x)
     with torch.no_grad():

@@ -169,8 +169,12 @@ def test_unfit_tensors_are_malformed_and_allocate_nothing(tmp_path, sb3_members,
     change(tensors)
     changed = {**members, "policy.pth": torch_bytes(dict(tensors))}
     path = zipped(tmp_path / "model.zip", changed.items())
+    tracemalloc.start()
     with pytest.raises(MalformedFile):
         read_sb3_zip(path, (OBSERVATIONS, ACTIONS))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 50_000_000
 
 
 @pytest.mark.parametrize("name", ["policy.pth", "data"])

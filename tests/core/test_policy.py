@@ -277,6 +277,22 @@ def test_a_shared_policy_sees_agents_as_rows():
     np.testing.assert_allclose(u[..., 0], -x[..., 0], rtol=1e-6)
 
 
+def test_a_shared_policy_forgets_the_agents_of_the_rows_that_begin():
+    class Count:
+        """Acts by the number of its calls since the episode began."""
+
+        def predict(self, observation, state=None, episode_start=None, deterministic=True):
+            state = np.zeros(len(observation)) if state is None else state
+            state = np.where(episode_start, 1, state + 1)
+            return state, state
+
+    shared = SharedPolicy(Count(), ("a", "b"))
+    x, state = np.zeros((3, 2, 1)), None
+    for start in ([1, 1, 1], [0, 0, 0], [0, 1, 0]):
+        counts, state = shared.predict(x, state, np.array(start, bool))
+    assert counts.tolist() == [[3, 3], [1, 1], [3, 3]]
+
+
 # --- references -----------------------------------------------------------------------------------
 
 
