@@ -212,7 +212,7 @@ def resolve(target: Any) -> Target:
     for plugin in plugins():
         if squash(plugin.name) == squash(target) and not plugin.problem:
             return _from_object(load_object(plugin.entry_point), plugin.entry_point, plugin.name)
-    if ":" in target:
+    if ":" in target and not target.startswith("gymnasium:"):
         return _from_object(load_object(target), target)
     return _from_gymnasium(target)
 

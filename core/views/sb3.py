@@ -15,6 +15,8 @@ from ..batch import BatchEnv, Episodes, agent_space, keyed_by_agents
 from ..spaces import Array, Tree, legal_space, map_tree, take, take_rows
 from .gym import check_render_mode
 
+FIXED = ("rows", "horizon", "agents", "observation_space", "action_space")
+
 
 class SB3View(VecEnv):
     """All rows of a BatchEnv behind Stable-Baselines3's interface; ended rows begin at once.
@@ -197,6 +199,11 @@ class SB3View(VecEnv):
     def _unfold(self, actions: Array) -> Tree:
         """(B * A, ...) -> (B, A, ...), or a dict by agent."""
         actions = np.asarray(actions)
+        if actions.shape[:1] != (self.num_envs,):
+            raise ValueError(
+                f"action: got shape {actions.shape}, allowed {self.num_envs} rows "
+                f"({self.batch.rows} of {self._agents} agents)"
+            )
         split = actions.reshape(self.batch.rows, self._agents, *actions.shape[1:])
         if keyed_by_agents(self.batch, self.batch.action_space):
             return {agent: split[:, i] for i, agent in enumerate(self.batch.agents)}
@@ -224,8 +231,11 @@ class SB3View(VecEnv):
         """Set an attribute of the environment, for all rows at once.
 
         Raises:
-            ValueError: asked for some rows only; the rows share one environment.
+            ValueError: asked for some rows only; the rows share one environment. Or an attribute
+                that the view was built from.
         """
+        if attr_name in FIXED:
+            raise ValueError(f"set_attr: {attr_name!r} is fixed when the view is made")
         if indices is not None and len(list(self._get_indices(indices))) != self.num_envs:
             raise ValueError(f"set_attr: rows share one environment; got indices {indices!r}")
         setattr(self.batch, attr_name, value)

@@ -63,6 +63,13 @@ class Counter(Toy):
         return np.full((4, 6, 3), self.count[row], np.uint8)
 
 
+class Blind(Counter):
+    """A Counter that always observes 0, so that the value of a policy is one number."""
+
+    def observe(self, rows: Mask | None, streams: Streams, out: Tree) -> None:
+        out[self.everyone if rows is None else rows] = 0.0
+
+
 class CoinLength(Counter):
     """Lasts 1 or 100 steps, by a fair coin of the episode; the return is the length."""
 
