@@ -9,7 +9,7 @@ import time
 import envpool
 import numpy as np
 
-PLANNED = 256
+PLANNED = 32
 
 
 def main() -> None:
