@@ -64,7 +64,8 @@ class BatchEnv(ABC):
 
     Required: the two spaces, `begin`, `advance` and `observe`. Optional methods exist or do not;
     the core asks: `action_masks(out)`, `acting()`, `compute_reward(achieved, desired)`,
-    `snapshot(rows)` with `restore(state, rows)`.
+    `snapshot(rows)` with `restore(state, rows)`, and `film(row, pictures)`, the episode so far as
+    pictures evenly spaced in time, where steps differ in length.
 
     An environment never checks actions, counts steps, applies the horizon or resets itself.
 
@@ -178,12 +179,13 @@ class BatchEnv(ABC):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BatchEnv:
         rebuild, (cls, args, kwargs, horizon, state) = self.__reduce__()
-        return rebuild(cls, copy.deepcopy(args, memo), copy.deepcopy(kwargs, memo), horizon, state)
+        args, kwargs = copy.deepcopy((args, kwargs), memo)
+        return rebuild(cls, args, kwargs, horizon, state)  # type: ignore[no-any-return]
 
 
 def _counts(value: Any) -> bool:
     """Whether a value is an integer of at least 1."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= 1
 
 
 def _rebuild(
@@ -358,7 +360,8 @@ class Episodes:
         """Report each agent's end once; an episode is over when all agents have left."""
         step.terminated &= ~self.left
         self.left |= step.terminated
-        return self.left.all(axis=1)  # type: ignore[no-any-return]
+        over: Any = self.left.all(axis=1)
+        return over  # type: ignore[no-any-return]
 
     def observe_blank(self) -> Tree:
         """Fresh arrays of zeros for the observations of all rows."""
@@ -419,14 +422,14 @@ class Episodes:
             raise ValueError(f"options: got {len(options)} mappings, allowed {self.rows}")
         known = {"episode", *self.env.option_names}
         chosen = {}
-        for row in np.flatnonzero(rows):
+        for row in np.flatnonzero(rows).tolist():
             given = options[row]
             if not self.env.passes_options_on:
                 for name in given.keys() - known:
                     warn_once(self.env, name, known)
             if "episode" in given:
                 try:
-                    chosen[int(row)] = check_seed(given["episode"])
+                    chosen[row] = check_seed(given["episode"])
                 except (TypeError, ValueError) as reason:
                     raise type(reason)(str(reason).replace("seed", "options['episode']")) from None
         return chosen
@@ -438,7 +441,7 @@ class Episodes:
             ValueError: naming row, action, and what the mask allows.
         """
         self.env.action_masks(self._masks)  # type: ignore[attr-defined]
-        masks = self._masks
+        masks: Tree = self._masks
         if not self._agents:
             refuse_masked(self.env.action_space, actions, masks, live)
             return
@@ -484,14 +487,13 @@ def refuse_masked(
         limits = [0, space.n]
     else:
         assert isinstance(space, spaces.MultiDiscrete)
-        limits = [0, *np.cumsum(space.nvec)]
+        limits = [0, *np.cumsum(space.nvec).tolist()]
         index = actions - space.start + limits[:-1]
     legal = np.take_along_axis(masks, index, axis=-1)
     wrong = relevant[..., np.newaxis] & ~legal
     if wrong.any():
-        where = tuple(int(i) for i in np.argwhere(wrong)[0])
-        *place, part = where
-        allowed = np.flatnonzero(masks[(*place, slice(limits[part], limits[part + 1]))])
+        *place, part = np.argwhere(wrong)[0].tolist()
+        allowed = np.flatnonzero(masks[tuple(place)][limits[part] : limits[part + 1]])
         allowed += np.atleast_1d(space.start)[part]
         row = f"row {place[0]}" + (f", agent {place[1]}" if len(place) > 1 else "")
         component = "" if isinstance(space, spaces.Discrete) else f", component {part}"

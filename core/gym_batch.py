@@ -70,7 +70,7 @@ class GymBatch(BatchEnv):
 
     def begin(self, rows: Mask, streams: Streams, options: Options | None) -> None:
         """Reset the copies of the given rows."""
-        for row in np.flatnonzero(rows):
+        for row in np.flatnonzero(rows).tolist():
             chosen: Mapping[str, Any] | None = options[row] if options is not None else None
             passed = {k: v for k, v in (chosen or {}).items() if k != "episode"}
             observation, _ = self.copies[row].reset(
@@ -82,7 +82,7 @@ class GymBatch(BatchEnv):
 
     def advance(self, actions: Tree, live: Mask, streams: Streams, step: Step) -> None:
         """Step the copies of the live rows."""
-        for row in np.flatnonzero(live):
+        for row in np.flatnonzero(live).tolist():
             # a copy: the environment may write into its action
             observation, reward, terminated, truncated, info = self.copies[row].step(
                 copy.deepcopy(take(actions, row))

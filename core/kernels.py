@@ -49,14 +49,16 @@ def kernel(
         name, flags = f"{plain.__module__}.{plain.__qualname__}", repr(options)
         if _compiled_once.setdefault(name, flags) != flags:
             raise ValueError(f"{name} is compiled twice with different flags; write two functions")
-        previous = numba.config.CACHE_DIR
-        numba.config.CACHE_DIR = str(cache_folder(plain.__module__))
+        numba_settings: Any = numba.config
+        previous = numba_settings.CACHE_DIR
+        numba_settings.CACHE_DIR = str(cache_folder(plain.__module__))
         try:
             # divisions follow IEEE: no hidden branch in a loop. The interpreter's lock is kept:
             # to release and take it again would cost more than many a kernel does.
-            return numba.njit(cache=True, error_model="numpy", **options)(plain)
+            decorate: Any = numba.njit
+            return decorate(cache=True, error_model="numpy", **options)(plain)  # type: ignore[no-any-return]
         finally:
-            numba.config.CACHE_DIR = previous
+            numba_settings.CACHE_DIR = previous
 
     return compile_later if function is None else compile_later(function)
 

@@ -142,7 +142,7 @@ class LegalMultiDiscrete(spaces.MultiDiscrete):
         if mask is not None or probability is not None:
             return super().sample(mask=mask, probability=probability)
         chosen = draw_legal(self.np_random, self._legal(), self.nvec.tolist())
-        return (chosen + self.start).astype(self.dtype)  # type: ignore[no-any-return]
+        return (chosen + self.start).astype(self.dtype)
 
     def __reduce__(self) -> Any:
         plain = spaces.MultiDiscrete(self.nvec, dtype=self.dtype.type, start=self.start)
@@ -271,7 +271,7 @@ class _ArrayCheck(ActionCheck):
 class _BoxCheck(_ArrayCheck):
     def __init__(self, space: spaces.Box, lead: tuple[int, ...]) -> None:
         dtype = space.dtype
-        info = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+        info: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
         # finite limits refuse infinities and NaN by the same two comparisons
         low = np.maximum(space.low, info.min).astype(dtype)
         high = np.minimum(space.high, info.max).astype(dtype)
@@ -292,9 +292,9 @@ class _IntegerCheck(_ArrayCheck):
     """Discrete, MultiDiscrete and MultiBinary; compared as int64, whatever the space's dtype."""
 
     def __init__(self, space: Any, lead: tuple[int, ...]) -> None:
-        low, count = np.int64(0), np.int64(2)
+        low, count = np.array(0), np.array(2)
         if isinstance(space, spaces.Discrete):
-            low, count = np.int64(space.start), np.int64(space.n)
+            low, count = np.array(space.start), np.array(space.n)
         elif isinstance(space, spaces.MultiDiscrete):
             low, count = space.start.astype(np.int64), space.nvec.astype(np.int64)
         super().__init__(space, lead, low, low + count - 1)
@@ -321,7 +321,7 @@ class _DictCheck(ActionCheck):
 
 
 class _TupleCheck(ActionCheck):
-    def __init__(self, space: spaces.Tuple, lead: tuple[int, ...]) -> None:
+    def __init__(self, space: Any, lead: tuple[int, ...]) -> None:
         super().__init__(space, lead)
         self.parts = tuple(ActionCheck(part, lead) for part in space.spaces)
         for place, check in enumerate(self.parts):

@@ -138,7 +138,7 @@ class Streams:
     ) -> None:
         """Give each row (of a mask, bool (B,)) its seed, and the keys that follow from it."""
         keys: dict[int, tuple[int, ...]] = {}
-        for row in range(len(seeds)) if rows is None else np.flatnonzero(rows):
+        for row in range(len(seeds)) if rows is None else np.flatnonzero(rows).tolist():
             seed = int(seeds[row])
             if seed not in keys:
                 keys[seed] = tuple(stream_key(self.name, seed, p) for p in PURPOSES[:3])

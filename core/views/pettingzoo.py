@@ -72,7 +72,8 @@ class _Agents:
         checked = self._checks[name](one_row(action))
         if self._masked and name in self.acting():
             mask = self.mask(name)[np.newaxis]
-            refuse_masked(self.action_spaces[name], checked, mask, mask.any(axis=1), f" of {name}")
+            space, whose = self.action_spaces[name], f" of {name}"
+            refuse_masked(space, checked, mask, self.env.everyone, whose)
         return checked
 
     def mask(self, name: str) -> Array:
@@ -134,7 +135,7 @@ def _split_mask(mask: Array, space: spaces.Space[Any]) -> Any:
     return mask
 
 
-class ParallelView(ParallelEnv[str, Any, Any]):
+class ParallelView(ParallelEnv[str, Any, Any]):  # type: ignore[misc]
     """One row of a multi-agent BatchEnv behind PettingZoo's parallel interface.
 
     Every live agent gives an action each step; where the environment has turns, those of agents
@@ -206,7 +207,7 @@ class ParallelView(ParallelEnv[str, Any, Any]):
             {name: infos[name] for name in playing},
         )
 
-    def render(self) -> Array | None:  # type: ignore[override]
+    def render(self) -> Array | None:
         """The picture of the row for "rgb_array"; None without a render mode."""
         return None if self.render_mode is None else self.batch.render(0)
 
@@ -215,7 +216,7 @@ class ParallelView(ParallelEnv[str, Any, Any]):
         self.batch.close()
 
 
-class AECView(AECEnv[str, Any, Any]):
+class AECView(AECEnv[str, Any, Any]):  # type: ignore[misc]
     """One row of a multi-agent BatchEnv behind PettingZoo's turn-by-turn interface.
 
     The agents whose turn it is act one after the other; the environment advances when the last
@@ -309,7 +310,7 @@ class AECView(AECEnv[str, Any, Any]):
         if not over:
             self._next_turn()
 
-    def render(self) -> Array | None:  # type: ignore[override]
+    def render(self) -> Array | None:
         """The picture of the row for "rgb_array"; None without a render mode."""
         return None if self.render_mode is None else self.batch.render(0)
 

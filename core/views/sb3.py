@@ -49,7 +49,10 @@ class SB3View(VecEnv):
             self._sampled_row = -1
             action = legal_space(action, self._mask_of_next_row)
         super().__init__(env.rows * self._agents, observation, action)
-        self.metadata = {"render_modes": ["rgb_array"], "render_fps": env.render_fps}
+        self.metadata: dict[str, Any] = {
+            "render_modes": ["rgb_array"],
+            "render_fps": env.render_fps,
+        }
         self._seed: int | Sequence[int] | None = None
         self._returns = np.zeros(self.num_envs)
         self._absent = np.zeros(self.num_envs, np.bool_)
@@ -109,7 +112,7 @@ class SB3View(VecEnv):
         actions = self._actions if self._agents == 1 else self._unfold(self._actions)
         step, ended = episodes.advance(actions)
         observation = episodes.observe()
-        infos = [{"dt": dt} for dt in step.duration.tolist()]
+        infos: list[dict[str, Any]] = [{"dt": dt} for dt in step.duration.tolist()]
         if self._agents > 1:
             return self._agents_as_rows(step, ended, observation, infos)
         self._returns += step.reward
@@ -117,7 +120,11 @@ class SB3View(VecEnv):
             return observation, step.reward.astype(np.float32), episodes.ended.copy(), infos
         done = episodes.ended.copy()
         rows = done.nonzero()[0]
-        final, metrics, elapsed = take_rows(observation, rows), self.batch.metrics(), self._elapsed()
+        final, metrics, elapsed = (
+            take_rows(observation, rows),
+            self.batch.metrics(),
+            self._elapsed(),
+        )
         for index, row in enumerate(rows.tolist()):
             info = infos[row]
             self._close(info, row, metrics)
@@ -161,7 +168,11 @@ class SB3View(VecEnv):
         names = self.batch.agents
         if done.any():
             places = done.nonzero()[0]
-            final, metrics, elapsed = take_rows(folded, places), self.batch.metrics(), self._elapsed()
+            final, metrics, elapsed = (
+                take_rows(folded, places),
+                self.batch.metrics(),
+                self._elapsed(),
+            )
             cut = np.repeat(step.truncated, agents) & ~left & ~self._absent
             for index, place in enumerate(places.tolist()):
                 row, agent = divmod(place, agents)

@@ -37,7 +37,7 @@ class LegalActions(spaces.MultiDiscrete):
         if mask is not None or probability is not None:
             return super().sample(mask=mask, probability=probability)
         chosen = draw_legal(self.np_random, self._view.episodes.masks(), self._widths)
-        return (chosen.reshape(self.shape) + self.start).astype(self.dtype)  # type: ignore[no-any-return]
+        return (chosen.reshape(self.shape) + self.start).astype(self.dtype)
 
 
 class VectorView(gymnasium.vector.VectorEnv[Any, Any, Any]):
