@@ -52,9 +52,6 @@ BLOCK_EPISODES = 1024  # episodes in a block at least, unless they are slow
 BLOCK_SECONDS = 1.0
 MOST_BLOCKS = 1000
 UNBOUNDED_STEPS = 100_000  # where an environment has no horizon, the runner's own limit
-TABLE_COLUMNS = (
-    "episode", "return", "length", "duration", "terminated", "truncated", "truncated_by_runner",
-)  # fmt: skip
 
 
 class NotFinite(FloatingPointError):
@@ -447,6 +444,29 @@ class _Player:
         )
 
 
+def table_columns(env: BatchEnv) -> dict[str, Any]:
+    """Names and dtypes of the episode table of an environment; see `Evaluation`.
+
+    Raises:
+        ValueError: a metric has the name of another column.
+    """
+    columns: dict[str, Any] = {
+        "episode": np.uint64,
+        "return": np.float64,
+        **{f"return/{agent}": np.float64 for agent in env.agents},
+        "length": np.uint32,
+        "duration": np.float64,
+        "terminated": np.bool_,
+        "truncated": np.bool_,
+        "truncated_by_runner": np.bool_,
+    }
+    for name, values in env.metrics().items():
+        if name in columns:
+            raise ValueError(f"metrics: {name!r} is a column of the episode table already")
+        columns[name] = values.dtype
+    return columns
+
+
 class _Rows:
     """Sums of the running episodes, and the finished rows of the table."""
 
@@ -456,22 +476,7 @@ class _Rows:
         self.durations = np.zeros(env.rows)
         self.terminated = np.zeros(env.rows, np.bool_)
         self.cut = np.zeros(env.rows, np.bool_)
-        names = {name: values.dtype for name, values in env.metrics().items()}
-        for name in names:
-            if name in TABLE_COLUMNS:
-                raise ValueError(f"metrics: {name!r} is a column of the episode table already")
-        kinds: dict[str, Any] = {
-            "episode": np.uint64,
-            "return": np.float64,
-            **({f"return/{agent}": np.float64 for agent in env.agents}),
-            "length": np.uint32,
-            "duration": np.float64,
-            "terminated": np.bool_,
-            "truncated": np.bool_,
-            "truncated_by_runner": np.bool_,
-            **names,
-        }
-        self.columns = {name: np.zeros(count, kind) for name, kind in kinds.items()}
+        self.columns = {name: np.zeros(count, kind) for name, kind in table_columns(env).items()}
 
     def add(self, step: Any, live: Array) -> None:
         reward = step.reward if step.reward.ndim == 2 else step.reward[:, np.newaxis]

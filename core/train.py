@@ -301,7 +301,7 @@ def _train_sb3(
         elif not hasattr(algorithm.env.unwrapped.batch, "snapshot"):
             _warn_resumed(folder, "with new episodes: the environment has no snapshot")
 
-    class Watch(BaseCallback):  # type: ignore[misc]
+    class Watch(BaseCallback):
         """Evaluates and keeps checkpoints between rollouts; nothing in it draws random numbers."""
 
         def __init__(self, advance: Any) -> None:

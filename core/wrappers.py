@@ -86,7 +86,7 @@ class ClipActions(Wrapper):
         if env.agents or not (isinstance(box, spaces.Box) and box.dtype.kind == "f"):
             raise ValueError(f"env: got action space {box}, allowed a float Box of one agent")
         self._box = box
-        self.action_space = spaces.Box(-np.inf, np.inf, box.shape, box.dtype)  # type: ignore[arg-type]
+        self.action_space = spaces.Box(-np.inf, np.inf, box.shape, box.dtype)
         self._clipped = np.zeros(env.rows, np.int64)
         if hasattr(env, "snapshot"):
             self.snapshot, self.restore = self._snapshot, self._restore

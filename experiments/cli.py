@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 
 HOLDS, REFUTED, USAGE, MALFORMED, INCONCLUSIVE = range(5)
+INTERRUPTED = "interrupted; run the same command again to go on"
 
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="An option; repeatable.")
@@ -46,12 +47,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: of the command line; None takes those of the process.
     """
     _die_politely_on_sigterm()
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        result = app(list(sys.argv[1:] if arguments is None else arguments), standalone_mode=False)
-        return int(result or 0)
+        code = int(app(given, prog_name="palestra", standalone_mode=False) or 0)
+        if code == 130:  # what typer makes of KeyboardInterrupt
+            _say(INTERRUPTED)
+        sys.stdout.flush()
+        return code
     except (KeyboardInterrupt, _Terminated) as stop:
-        _say("interrupted; run the same command again to go on")
+        _say(INTERRUPTED)
         return 143 if isinstance(stop, _Terminated) else 130
+    except BrokenPipeError:  # whoever read our output has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except SystemExit as leaving:
         return int(leaving.code or 0)
     except Exception as problem:
@@ -64,24 +72,27 @@ def _explain(problem: Exception) -> int:
         raise problem
     shown = getattr(problem, "format_message", None)
     if shown is not None:  # a usage error of the command line itself
-        _say(str(shown()))
+        context = getattr(problem, "ctx", None)
+        if type(problem).__name__ == "NoArgsIsHelpError":
+            print(shown(), file=sys.stderr)
+        else:
+            text = str(shown())
+            _say(text + (f" (see {context.command_path} --help)" if context else ""))
         return USAGE
-    if type(problem).__name__ in ("Abort", "Exit"):
-        return int(getattr(problem, "exit_code", 130))
-    _say(f"{type(problem).__name__}: {problem}")
-    if _is_about_files(problem):
+    kinds = {kind.__name__ for kind in type(problem).__mro__}  # names: to import them takes time
+    if kinds & {"MalformedFile", "UnsafeFile"}:
+        _say(str(problem))
         return MALFORMED
-    if isinstance(problem, ValueError | TypeError | ImportError | OSError | RuntimeError):
-        return USAGE if not isinstance(problem, FloatingPointError) else REFUTED
-    _say("set PALESTRA_TRACEBACK=1 to see where")
+    if isinstance(problem, OSError) and problem.strerror:
+        _say(f"{problem.filename}: {problem.strerror}" if problem.filename else problem.strerror)
+        return USAGE
+    if isinstance(problem, ValueError | TypeError | ImportError | OSError) or "RunLocked" in kinds:
+        _say(str(problem))
+        return USAGE
+    _say(f"{type(problem).__name__}: {problem}")
+    if "NotFinite" not in kinds:
+        _say("set PALESTRA_TRACEBACK=1 to see where")
     return REFUTED
-
-
-def _is_about_files(problem: Exception) -> bool:
-    return any(
-        kind.__name__ in ("MalformedFile", "UnsafeFile", "CorruptFile", "CorruptBlock")
-        for kind in type(problem).__mro__
-    )
 
 
 class _Terminated(BaseException):
@@ -105,7 +116,7 @@ def _say(message: str) -> None:
 
 
 def _print_json(document: Any) -> None:
-    print(json.dumps(document, indent=1, ensure_ascii=False, default=str))
+    print(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False, default=str))
 
 
 def _print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -174,10 +185,12 @@ def info(target: str, settings: Set = None, as_json: AsJson = False) -> int:
     """What an environment is: spaces, horizon, settings, metrics, anchors."""
     import inspect
 
+    from palestra.gym_batch import GymBatch
     from palestra.registry import anchors_of, resolve
 
     found = resolve(target)
     env = found.make(1, **_settings(settings))
+    kind: type[Any] = type(env.copies[0].unwrapped if isinstance(env, GymBatch) else env)
     document = {
         "name": found.name,
         "target": found.reference,
@@ -185,16 +198,17 @@ def info(target: str, settings: Set = None, as_json: AsJson = False) -> int:
         "action_space": str(env.action_space),
         "agents": list(env.agents),
         "horizon": env.horizon,
-        "settings": [p for p in inspect.signature(type(env)).parameters if p != "rows"],
+        "settings": [p for p in inspect.signature(kind).parameters if p != "rows"],
         "options": ["episode", *env.option_names],
         "metrics": list(env.metrics()),
         "anchors": vars(a) if found.entry and (a := anchors_of(found.entry)) else None,
     }
+    env.close()
     if as_json:
-        _print_json({**document, "doc": inspect.getdoc(type(env))})
+        _print_json({**document, "doc": inspect.getdoc(kind)})
         return HOLDS
     _print_table(found.name, ("", ""), [(k, v) for k, v in document.items() if v is not None])
-    print(inspect.getdoc(type(env)) or "")
+    print(inspect.getdoc(kind) or "")
     return HOLDS
 
 
@@ -237,7 +251,8 @@ def train(
         raise ConfigError("environment: not given; name a target, or set it in --config")
     chosen = build(TrainConfig, options)
     name = kebab(resolve(chosen.environment).name)
-    folder = out or Path("runs") / f"{name}-{chosen.algorithm}-seed{chosen.seed}"
+    learner = chosen.algorithm.rpartition(":")[2].lower()
+    folder = out or Path("runs") / f"{name}-{learner}-seed{chosen.seed}".replace("/", "-")
     trained = train_run(chosen, folder, progress=not quiet)
     if as_json:
         _print_json({"folder": str(trained.folder), "curve": trained.curve})
@@ -299,8 +314,17 @@ def compare(
     quiet: Quiet = False,
 ) -> int:
     """Evaluate policies on the same episodes; paired differences to the first."""
+    from palestra.registry import did_you_mean, resolve
     from palestra.rollout import compare as compare_policies
+    from palestra.rollout import table_columns
 
+    env = resolve(environment).make(1, **_settings(settings))
+    columns = [name for name in table_columns(env) if name != "episode"]
+    env.close()
+    if metric not in columns:  # said before anything is played
+        raise ValueError(
+            f"--metric: got {metric!r}{did_you_mean(metric, columns)} Allowed: {', '.join(columns)}"
+        )
     result = compare_policies(
         policies,
         environment,
@@ -325,16 +349,21 @@ def _show_evaluations(
     document: dict[str, Any] = {"environment": environment, "policies": {}}
     rows = []
     for name, evaluation in evaluations.items():
-        means = {}
+        means: dict[str, Any] = {}
         for column in evaluation.table.column_names:
             if column == "episode":
                 continue
-            interval = evaluation.mean(column)
+            try:
+                interval = evaluation.mean(column)
+            except ValueError as reason:  # a metric that is not a number in every episode
+                means[column] = None
+                rows.append((name, column, "-", str(reason)))
+                continue
             means[column] = vars(interval)
             rows.append((name, column, f"{interval.estimate:.6g}", _span(interval)))
         document["seed"], document["episodes"] = evaluation.seed, evaluation.episodes
         document["policies"][name] = {"means": means, "path": evaluation.path}
-        if anchors is not None and anchors.metric in means:
+        if anchors is not None and means.get(anchors.metric):
             score = anchors.normalised(means[anchors.metric]["estimate"])
             document["policies"][name]["normalised"] = score
             rows.append((name, "normalised score", f"{score:.4f}", "0 random, 1 bound"))
@@ -411,16 +440,25 @@ def _tag(experiment: Any) -> str:
 def report(
     folder: Annotated[Path, typer.Argument(help="The folder of a training or evaluation run.")],
     out: Annotated[Path | None, typer.Option(help="Where to write the page.")] = None,
+    as_json: AsJson = False,
 ) -> int:
     """Write the page of a run folder (again)."""
     from .pages import write_page
 
-    print(write_page(folder, out))
+    page = write_page(folder, out)
+    if as_json:
+        _print_json({"report": str(page)})
+    else:
+        print(page)
     return HOLDS
 
 
 @app.command()
-def warmup(targets: Annotated[list[str] | None, typer.Argument()] = None) -> int:
+def warmup(
+    targets: Annotated[list[str] | None, typer.Argument()] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> int:
     """Compile the kernels of environments ahead of time, so that the first run does not wait."""
     from palestra.progress import progress_bar
     from palestra.registry import catalogue
@@ -428,11 +466,15 @@ def warmup(targets: Annotated[list[str] | None, typer.Argument()] = None) -> int
     from .measure import compile_kernels
 
     chosen = targets or list(catalogue())
-    with progress_bar("compiling kernels", len(chosen)) as advance:
+    seconds = {}
+    with progress_bar("compiling kernels", len(chosen), not quiet) as advance:
         for target in chosen:
-            seconds = compile_kernels(target)
-            print(f"{target}: {seconds:.1f} s")
+            seconds[target] = compile_kernels(target)
+            if not as_json:
+                print(f"{target}: {seconds[target]:.1f} s")
             advance(1)
+    if as_json:
+        _print_json({"seconds": seconds})
     return HOLDS
 
 

@@ -1,0 +1,506 @@
+"""The command line: what it prints where, its exit codes, and what it says to mistakes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import palestra
+from palestra import store
+from palestra.envs import CATALOGUE
+from palestra.experiments import cli
+from palestra.registry import catalogue, kebab
+from palestra.rollout import evaluate
+from palestra.store import RunFolder
+
+ROOT = Path(__file__).parents[2]
+TOYS = f"{ROOT / 'tests' / 'core' / 'toys.py'}:"
+DRIFT = TOYS + "Drift"
+TINY = [
+    "--set", "rows=8", "--set", "evaluate_every=64", "--set", "evaluation_episodes=8",
+    "--set", "hyperparameters.n_steps=8", "--set", "hyperparameters.batch_size=32",
+    "--set", "hyperparameters.policy_kwargs.net_arch=[8]",
+]  # fmt: skip
+COMMANDS = (
+    "anchors", "compare", "evaluate", "info", "list", "report", "run", "train", "version", "warmup",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_machine():
+    """Asking the machine what it is takes longer than most commands here."""
+    known = store.machine()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "machine", lambda: known)
+        yield
+
+
+@pytest.fixture
+def palestra_command(capfd, tmp_path, monkeypatch):
+    """Run a command in an empty folder: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = cli.main([str(a) for a in arguments])
+        out, err = capfd.readouterr()
+        assert "Traceback" not in out + err
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def document(palestra_command):
+    """Run a command with --json: its one document, after checking that it holds."""
+
+    def run(*arguments: str) -> dict:
+        code, out, _ = palestra_command(*arguments, "--json")
+        assert code == 0
+
+        def refuse(name):
+            raise AssertionError(f"{name} is not JSON")
+
+        return json.loads(out, parse_constant=refuse)
+
+    return run
+
+
+# --- help and lists -------------------------------------------------------------------------------
+
+
+def test_every_command_has_a_help_text(palestra_command):
+    assert set(COMMANDS) <= {c.name or c.callback.__name__ for c in cli.app.registered_commands}
+    code, out, _ = palestra_command("--help")
+    assert code == 0
+    for command in cli.app.registered_commands:
+        name = command.name or command.callback.__name__
+        assert name in out
+        code, text, err = palestra_command(name, "--help")
+        assert (code, err) == (0, "")
+        assert text.startswith(f"Usage: palestra {name}")
+        assert command.callback.__doc__.split("\n")[0].split(";")[0] in " ".join(text.split())
+
+
+def test_without_a_command_the_help_is_shown(palestra_command):
+    code, out, err = palestra_command()
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: palestra [OPTIONS] COMMAND")
+
+
+def test_everything_that_there_is_is_listed(palestra_command, document):
+    code, out, err = palestra_command("list")
+    assert (code, err) == (0, "")
+    for entry in CATALOGUE:
+        assert entry.id in out
+        assert kebab(entry.name) in out
+    assert "nmr-relax" in out
+    listed = document("list")
+    assert [e["id"] for e in listed["environments"]] == [e.id for e in CATALOGUE]
+    assert listed["experiments"] == ["nmr-relax"]
+    assert {"random", "wait", "deft"} <= set(listed["policies"])
+
+
+@pytest.fixture
+def plugins(tmp_path, monkeypatch):
+    """Two distributions on the path: one sound, one whose module does not import."""
+    place = tmp_path / "site"
+    for name, text in (
+        ("sound", "from palestra.gym_batch import GymBatch\nEnv = GymBatch\n"),
+        ("broken", "import a_library_that_is_not_there\n"),
+    ):
+        info = place / f"{name}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Name: {name}-plugin\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[palestra.envs]\n{name}-env = {name}_mod:Env\n")
+        (place / f"{name}_mod.py").write_text(text)
+    monkeypatch.syspath_prepend(place)
+    importlib.invalidate_caches()
+    return place
+
+
+def test_plugins_are_listed_from_metadata_and_broken_ones_are_shown_by_check(
+    palestra_command, plugins, document
+):
+    code, out, _ = palestra_command("list")
+    assert code == 0
+    assert "broken-plugin" in out
+    assert "a_library_that_is_not_there" not in out
+    assert "broken_mod" not in sys.modules
+    code, out, _ = palestra_command("list", "--check")
+    assert code == 1
+    assert "broken: ModuleNotFoundError: No module named 'a_library_that_is_not_there'" in out
+    code, out, _ = palestra_command("list", "--check", "--json")
+    assert code == 1
+    problems = {p["name"]: p["problem"] for p in json.loads(out)["plugins"]}
+    assert problems["sound-env"] == ""
+    assert "not_there" in problems["broken-env"]
+    code, _, err = palestra_command("info", "broken-env")
+    assert code == 2
+    assert "a_library_that_is_not_there" in err
+
+
+def test_an_environment_is_described(palestra_command, document):
+    for name in ("NMRRelax", "nmr-relax", "palestra/NMRRelax-v0", "palestra/NMRRelax"):
+        assert document("info", name)["name"] == "NMRRelax"
+    described = document("info", DRIFT, "--set", "gain=0.25", "--set", "horizon=7")
+    assert described["horizon"] == 7
+    assert described["settings"] == ["horizon", "gain"]
+    assert described["metrics"] == ["distance", "crossings"]
+    assert described["action_space"] == "Box(-1.0, 1.0, (1,), float32)"
+    assert described["doc"].startswith("A noisy integrator")
+    assert document("info", "CartPole-v1")["doc"].strip().startswith("## Description")
+    code, out, _ = palestra_command("info", DRIFT)
+    assert code == 0
+    assert "noisy integrator" in out
+
+
+def test_versions_are_printed_for_a_bug_report(palestra_command, document):
+    assert document("version")["libraries"]["palestra"] == palestra.__version__
+    code, out, _ = palestra_command("version")
+    assert code == 0
+    assert f"python: {sys.version.split()[0]}" in out
+
+
+def test_kernels_are_compiled_ahead_of_time(palestra_command, document):
+    code, out, _ = palestra_command("warmup", DRIFT, "nmr-relax")
+    assert code == 0
+    assert len(out.splitlines()) == 2
+    assert document("warmup", DRIFT)["seconds"][DRIFT] < 5
+
+
+# --- evaluating -----------------------------------------------------------------------------------
+
+
+def test_an_evaluation_prints_means_with_intervals_and_its_seed(palestra_command, document):
+    said = document("evaluate", DRIFT, "--policy", "random", "--episodes", "40", "--seed", "3")
+    assert (said["seed"], said["episodes"]) == (3, 40)
+    played = evaluate("random", DRIFT, episodes=40, seed=3)
+    means = said["policies"]["random"]["means"]
+    assert set(means) == set(played.table.column_names) - {"episode"}
+    for name, mean in means.items():
+        expected = played.mean(name)
+        assert (mean["estimate"], mean["low"], mean["high"]) == (
+            expected.estimate, expected.low, expected.high,
+        )  # fmt: skip
+    code, out, _ = palestra_command(
+        "evaluate", DRIFT, "--policy", "random", "--episodes", "40", "--seed", "3"
+    )
+    assert code == 0
+    assert "40 episodes of seed 3" in out
+    assert f"{played.mean().estimate:.6g}" in out
+    unseeded = document("evaluate", DRIFT, "--policy", "random", "--episodes", "5")
+    again = document(
+        "evaluate", DRIFT, "--policy", "random", "--episodes", "5", "--seed", str(unseeded["seed"])
+    )
+    assert again == unseeded
+
+
+def test_settings_width_and_sampling_reach_the_evaluation(document):
+    still = document(
+        "evaluate", DRIFT, "--policy", "random", "--episodes", "8", "--seed", "1", "--width", "4",
+        "--set", "gain=0", "--set", "max_episode_steps=3", "--stochastic", "--out", "run",
+    )  # fmt: skip
+    assert still["policies"]["random"]["means"]["length"]["estimate"] == 3
+    config = RunFolder.open("run").config
+    assert (config["width"], config["deterministic"]) == (4, False)
+    assert config["settings"] == {"gain": 0, "max_episode_steps": 3}
+
+
+def test_a_comparison_is_paired(tmp_path, palestra_command, document):
+    np.savetxt(tmp_path / "soft.csv", [[0.2, 0.0]], delimiter=",")
+    np.savetxt(tmp_path / "hard.csv", [[0.4, 0.0]], delimiter=",")
+    arguments = ("compare", DRIFT, "soft.csv", "hard.csv", "--episodes", "60", "--seed", "2")
+    said = document(*arguments)
+    assert list(said["policies"]) == ["soft", "hard"]
+    means = {name: p["means"]["return"]["estimate"] for name, p in said["policies"].items()}
+    paired = said["differences"]["hard"]
+    assert paired["difference"]["estimate"] == pytest.approx(means["hard"] - means["soft"])
+    assert paired["variance_ratio"] > 1
+    code, out, _ = palestra_command(*arguments, "--metric", "distance", "--out", "runs")
+    assert code == 0
+    assert "hard - soft" in out
+    assert "variance ratio" in out
+    assert sorted(p.name for p in Path("runs").iterdir()) == ["hard", "soft"]
+
+
+def test_the_normalised_score_stands_between_the_anchors(document):
+    """0 is the random policy, 1 the bound (or the best classical policy)."""
+    name = next((n for n in catalogue() if document("info", n)["anchors"]), None)
+    if name is None:
+        pytest.skip("no environment has anchors yet")
+    anchors = document("info", name)["anchors"]
+    said = document("evaluate", name, "--policy", "random", "--episodes", "200", "--seed", "0")
+    policy = said["policies"]["random"]
+    best = anchors["bound"] if anchors["bound"] is not None else anchors["classical"]
+    score = policy["means"][anchors["metric"]]["estimate"]
+    expected = (score - anchors["random"]) / (best - anchors["random"])
+    assert policy["normalised"] == pytest.approx(expected)
+    assert abs(policy["normalised"]) < 0.2
+
+
+def test_a_metric_that_is_no_number_in_some_episodes_is_shown_as_such(document, palestra_command):
+    metric = ("--set", 'metrics=["nowhere"]', "--episodes", "6", "--seed", "1")
+    said = document("evaluate", "CartPole-v1", "--policy", "random", *metric)
+    assert said["policies"]["random"]["means"]["nowhere"] is None
+    code, out, _ = palestra_command("evaluate", "CartPole-v1", "--policy", "random", *metric)
+    assert code == 0
+    assert "nowhere" in out
+
+
+# --- training and reports -------------------------------------------------------------------------
+
+
+def test_train_evaluate_and_report(palestra_command, document):
+    trained = document("train", DRIFT, "--steps", "128", "--seed", "4", *TINY)
+    assert trained["folder"] == str(Path("runs") / "drift-ppo-seed4")
+    assert [p["steps"] for p in trained["curve"]] == [0, 64, 128]
+    again = document("train", DRIFT, "--steps", "128", "--seed", "4", *TINY)
+    assert again == trained
+    copied = document("train", "--config", f"{trained['folder']}/config.toml", "--out", "copy")
+    assert copied["curve"] == trained["curve"]
+    code, out, _ = palestra_command("train", DRIFT, "--steps", "128", "--seed", "4", *TINY)
+    assert code == 0
+    assert "return on held-out episodes" in out
+    best = max(p["mean"] for p in trained["curve"])
+    played = document(
+        "evaluate", DRIFT, "--policy", trained["folder"], "--episodes", "8", "--seed", "1000003",
+        "--out", "ev",
+    )  # fmt: skip
+    (policy,) = played["policies"].values()
+    assert policy["means"]["return"]["estimate"] == best
+    for folder in (trained["folder"], "ev"):
+        assert document("report", folder) == {"report": str(Path(folder) / "report.html")}
+        assert "<html" in (Path(folder) / "report.html").read_text(encoding="utf-8")
+    code, out, _ = palestra_command("report", "ev", "--out", "page.html")
+    assert (code, out.strip()) == (0, "page.html")
+
+
+def test_what_stands_on_the_command_line_wins_over_the_file(document):
+    Path("train.toml").write_text(
+        f'environment = "{DRIFT}"\nsteps = 1000000\nseed = 9\nrows = 8\nevaluate_every = 64\n'
+        "evaluation_episodes = 8\n[hyperparameters]\nn_steps = 8\nbatch_size = 32\n"
+    )
+    said = document("train", "--config", "train.toml", "--steps", "64", "--set", "seed=5")
+    assert said["curve"][-1]["steps"] == 64
+    assert said["folder"].endswith("drift-ppo-seed5")
+    config = RunFolder.open(said["folder"]).config
+    assert (config["steps"], config["seed"], config["hyperparameters"]["n_steps"]) == (64, 5, 8)
+
+
+# --- mistakes -------------------------------------------------------------------------------------
+
+EVALUATE = ("evaluate", DRIFT, "--policy", "random")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("lst",), "No such command 'lst'. Did you mean 'list'?"),
+        (("evaluate", DRIFT), "Missing option '--policy'. (see palestra evaluate --help)"),
+        ((*EVALUATE, "--episodes", "many"), "--episodes"),
+        ((*EVALUATE, "--episods", "3"), "No such option: --episods"),
+        ((*EVALUATE, "--episodes", "0"), "episodes: got 0, allowed an integer of at least 1"),
+        ((*EVALUATE, "--set", "gian=1"), "no setting 'gian' (did you mean 'gain'?)"),
+        ((*EVALUATE, "--set", "gain"), "--set gain: must be key=value"),
+        ((*EVALUATE, "--seed", "-1"), "seed: got -1"),
+        (("evaluate", DRIFT, "--policy", "randm"), "did you mean 'random'?"),
+        (("evaluate", DRIFT, "--policy", "runs/none"), "there is no 'runs/none'"),
+        (("info", "nmr-relx"), "nothing is called 'nmr-relx' (did you mean 'nmr-relax'?)"),
+        (("info", "palestra/NMRRelax-v7"), "the version that ships is 'palestra/NMRRelax-v0'"),
+        (("info", "nowhere.py:Env"), "there is no file"),
+        (("info", TOYS + "Drft"), "did you mean 'Drift'?"),
+        (("info", "nowhere_at_all:Env"), "there is no module 'nowhere_at_all' to import"),
+        (("compare", DRIFT, "random", "--metric", "distanc"), "did you mean 'distance'?"),
+        (("train",), "environment: not given"),
+        (("train", DRIFT, "--algorithm", "poo"), "algorithm: got 'poo'"),
+        (("train", DRIFT, "--set", "rowz=3"), "unknown key 'rowz': did you mean 'rows'?"),
+        (("train", DRIFT, "--set", "rows=3.5"), "rows = 3.5: must be a whole number"),
+        (("train", DRIFT, "--config", "none.toml"), "none.toml: cannot be read"),
+        (
+            ("train", DRIFT, "--set", "hyperparameters.gama=1"),
+            "PPO has no 'gama' (did you mean 'gamma'?)",
+        ),
+        (("report", "nowhere"), "nowhere: not a run folder"),
+        (("run", "nmr-relx"), "there is no 'nmr-relx' (did you mean 'nmr-relax'?)"),
+        (("run", "nmr-relax", "--preset", "smok"), "preset: got 'smok', allowed full, smoke"),
+        (("run", "nmr-relax", "--set", "smaple=oil"), "did you mean 'sample'?"),
+        (("anchors", DRIFT), "not of the catalogue"),
+    ],
+    ids=lambda value: " ".join(a for a in value if "/" not in a) if type(value) is tuple else "",
+)
+def test_a_mistake_gets_one_line_and_exit_code_2(palestra_command, arguments, says):
+    code, out, err = palestra_command(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("palestra: ")
+    assert says in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_run_folder_of_another_run_is_refused(palestra_command, document):
+    document(*EVALUATE, "--episodes", "8", "--seed", "1", "--out", "run")
+    code, _, err = palestra_command(*EVALUATE, "--episodes", "9", "--seed", "1", "--out", "run")
+    assert code == 2
+    assert "holds another run; these differ: episodes (8 there, 9 asked)" in err
+
+
+@pytest.mark.parametrize("damaged", ["run.json", "episodes/00000000.parquet"])
+def test_damaged_files_have_exit_code_3(palestra_command, document, damaged):
+    document(*EVALUATE, "--episodes", "8", "--seed", "1", "--out", "run")
+    file = Path("run") / damaged
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    file.write_bytes(content)
+    code, out, err = palestra_command("report", "run")
+    assert (code, out) == (3, "")
+    assert damaged in err
+
+
+def test_files_that_could_do_harm_have_exit_code_3(palestra_command):
+    Path("model.pkl").write_bytes(b"\x80\x04N.")
+    code, _, err = palestra_command("evaluate", DRIFT, "--policy", "model.pkl")
+    assert code == 3
+    assert "never loaded" in err
+
+
+def test_a_run_that_is_not_finite_has_exit_code_1_and_no_hint_at_our_code(palestra_command):
+    Path("mine.py").write_text("def f(x):\n    return x[:, :1] * float('nan')\n")
+    code, _, err = palestra_command("evaluate", DRIFT, "--policy", "mine.py:f")
+    assert code == 1
+    assert "action is nan" in err
+    assert "TRACEBACK" not in err
+
+
+def test_our_own_mistakes_show_where_on_demand(palestra_command, monkeypatch):
+    def mistaken():
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr("palestra.machine.machine", mistaken)
+    code, _, err = palestra_command("version")
+    assert code == 1
+    assert "ZeroDivisionError: ours" in err
+    assert "PALESTRA_TRACEBACK=1" in err
+    monkeypatch.setenv("PALESTRA_TRACEBACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["version"])
+
+
+# --- as a process ---------------------------------------------------------------------------------
+
+
+def process(*arguments: str, **keywords):
+    return subprocess.Popen(
+        [sys.executable, "-m", "palestra", *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **keywords,
+    )
+
+
+def test_python_m_palestra_is_the_command_line(tmp_path):
+    with process("list", "--json", cwd=tmp_path) as running:
+        out, err = running.communicate()
+    assert (running.returncode, err) == (0, "")
+    assert json.loads(out)["experiments"] == ["nmr-relax"]
+    with process("info", "nmr-relx", cwd=tmp_path) as running:
+        out, err = running.communicate()
+    assert (running.returncode, out) == (2, "")
+    assert "did you mean 'nmr-relax'?" in err
+
+
+def test_progress_goes_to_stderr_and_one_document_to_stdout(tmp_path):
+    """Ten-second lines, brought forward: every advance is old enough."""
+    script = (
+        "import sys; from palestra import progress;"
+        "progress._lines.__defaults__ = (0.0,);"
+        "from palestra.experiments.cli import main; sys.exit(main())"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, *EVALUATE, "--episodes", "9", "--seed", "1", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(ran.stdout)["episodes"] == 9
+    assert "100 % after" in ran.stderr
+    quiet = subprocess.run(
+        [sys.executable, "-c", script, *EVALUATE, "--episodes", "9", "--seed", "1", "--quiet"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert quiet.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
+)
+def test_an_interrupted_training_says_so_and_the_same_command_goes_on(tmp_path, number, code):
+    # long enough to be interrupted, with a checkpoint every 64 steps
+    command = ("train", DRIFT, "--steps", "200000", "--out", "run", *TINY)
+    with process(*command, "--quiet", cwd=tmp_path) as running:
+        until = time.monotonic() + 120
+        while len(list(tmp_path.glob("run/checkpoints/step-*"))) < 2:
+            assert time.monotonic() < until, running.communicate()
+            assert running.poll() is None, running.communicate()
+            time.sleep(0.05)
+        running.send_signal(number)
+        out, err = running.communicate(timeout=60)
+    assert running.returncode == code
+    assert out == ""
+    assert err == "palestra: interrupted; run the same command again to go on\n"
+    folder = RunFolder.open(tmp_path / "run")
+    assert not list((tmp_path / "run").rglob(".*"))  # neither lock nor temporaries
+    stored = json.loads((folder.latest("step-") / "progress.json").read_text())
+    script = (  # the same command, with an end in sight
+        "import sys; from palestra import train;"
+        "sb3 = train._train_sb3;"
+        "done = lambda algorithm, config, folder, files, curve, progress:"
+        " print(len(curve), bool(files), algorithm.env is not None);"
+        "train._train_sb3 = done;"
+        "from palestra.experiments.cli import main; sys.exit(main())"
+    )
+    again = subprocess.run(
+        [sys.executable, "-c", script, *command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert again.stdout.splitlines()[0] == f"{len(stored['curve'])} True True"
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path):
+    with process("list", "--json", cwd=tmp_path) as running:
+        running.stdout.close()
+        err = running.stderr.read()
+        running.wait()
+    assert err == ""
+    assert running.returncode in (1, 141)
+
+
+@pytest.mark.slow
+def test_the_smoke_of_the_first_experiment_holds(tmp_path):
+    start = time.monotonic()
+    with process("run", "nmr-relax", "--preset", "smoke", "--json", cwd=tmp_path) as running:
+        out, err = running.communicate()
+    assert running.returncode == 0, err
+    assert time.monotonic() - start < 300  # a minute on two idle cores
+    said = json.loads(out)
+    assert said["claims"]
+    assert all(claim["holds"] is not False for claim in said["claims"])
+    assert (tmp_path / said["folder"] / "report.html").is_file()
