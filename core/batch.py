@@ -49,13 +49,15 @@ class Step:
         self.truncated = np.zeros(rows, np.bool_)
         self.duration = np.ones(rows)
 
-    def copy(self) -> Step:
-        """A step with the same values in fresh arrays."""
-        step = Step.__new__(Step)
-        step.reward = self.reward.copy()
-        step.terminated = self.terminated.copy()
-        step.truncated = self.truncated.copy()
-        step.duration = self.duration.copy()
+    @classmethod
+    def unfilled(cls, rows: int, agents: int) -> Step:
+        """The same arrays without values; `Episodes.advance` fills them."""
+        step = cls.__new__(cls)
+        shape = (rows, agents) if agents else rows
+        step.reward = np.empty(shape)
+        step.terminated = np.empty(shape, np.bool_)
+        step.truncated = np.empty(rows, np.bool_)
+        step.duration = np.empty(rows)
         return step
 
 
@@ -202,11 +204,15 @@ def _rebuild(
 
 
 @kernel(allocates=False)
-def _open_step(live, step, duration):  # type: ignore[no-untyped-def]
-    """Count the step; it lasts a second unless the environment says otherwise."""
+def _open_step(live, step, reward, terminated, truncated, duration):  # type: ignore[no-untyped-def]
+    """Count the step, and fill what it writes."""
     for row in range(live.shape[0]):
         step[row] += np.uint32(live[row])
+        truncated[row] = False
         duration[row] = live[row]
+    for place in range(reward.size):  # (B,) or (B, A)
+        reward.flat[place] = 0.0
+        terminated.flat[place] = False
 
 
 @kernel(allocates=False)
@@ -268,7 +274,6 @@ class Episodes:
         blank = allocate(env.observation_space, lead(env, env.observation_space))
         # the method itself where it can be, because it is called in every step
         self._fresh = blank.copy if isinstance(blank, np.ndarray) else partial(copy_tree, blank)
-        self._unwritten = Step(rows, self._agents)
         self._masks = mask_buffer(env) if hasattr(env, "action_masks") else None
 
     def seed(self, seed: int | Sequence[int] | None, rows: Mask | None = None) -> None:
@@ -333,11 +338,18 @@ class Episodes:
         if self._agents:
             self.left[rows] = False
 
-    def advance(self, actions: Tree, live: Mask | None = None) -> tuple[Step, int]:
+    def advance(
+        self, actions: Tree, live: Mask | None = None, step: Step | None = None
+    ) -> tuple[Step, int]:
         """Steps (1) to (4) in the live rows (None: all).
 
+        Args:
+            actions: a tree of actions.
+            live: the rows that step, bool (B,).
+            step: an earlier step to write over; None: one in fresh arrays.
+
         Returns:
-            The step, in fresh arrays, and how many rows ended in it. `ended` is updated.
+            The step, and how many rows ended in it. `ended` is updated.
 
         Raises:
             TypeError: actions are not numbers of the right kind.
@@ -348,9 +360,10 @@ class Episodes:
             live = self.env.everyone
         if self._masks is not None:
             self.check_masks(actions, live)
-        step = self._unwritten.copy()
-        streams = self.streams
-        _open_step(live, streams.step, step.duration)
+        if step is None:
+            step = Step.unfilled(self.rows, self._agents)
+        streams, reward, terminated = self.streams, step.reward, step.terminated
+        _open_step(live, streams.step, reward, terminated, step.truncated, step.duration)
         self.env.advance(actions, live, streams, step)
         over = step.terminated if not self._agents else self._agents_left(step)
         count = _close_step(live, streams.step, self._horizon, over, step.truncated, self.ended)

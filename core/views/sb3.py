@@ -11,7 +11,7 @@ from gymnasium import spaces
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 
-from ..batch import BatchEnv, Episodes, agent_space, keyed_by_agents
+from ..batch import BatchEnv, Episodes, Step, agent_space, keyed_by_agents
 from ..spaces import Array, Tree, legal_space, map_tree, take, take_rows
 from .gym import check_render_mode
 
@@ -57,6 +57,7 @@ class SB3View(VecEnv):
         self._returns = np.zeros(self.num_envs)
         self._absent = np.zeros(self.num_envs, np.bool_)
         self._actions: Any = None
+        self._step = Step(env.rows, len(env.agents))  # none of its arrays leaves the view
         self._start = time.time()
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
@@ -110,7 +111,7 @@ class SB3View(VecEnv):
         if not episodes.seeded:
             raise RuntimeError("step: no episode has begun; call reset() first")
         actions = self._actions if self._agents == 1 else self._unfold(self._actions)
-        step, ended = episodes.advance(actions)
+        step, ended = episodes.advance(actions, step=self._step)
         observation = episodes.observe()
         infos: list[dict[str, Any]] = [{"dt": dt} for dt in step.duration.tolist()]
         if self._agents > 1:
