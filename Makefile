@@ -63,7 +63,7 @@ clean:
 
 $(VENV)/.installed-run: $(VENV)/.created $(SOURCES)
 	$(BIN)/python -m pip install --quiet -c constraints.txt setuptools wheel
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[train,report,video]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[train,report]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.created $(SOURCES)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from .rollout import compare as compare
     from .rollout import evaluate as evaluate
     from .streams import Streams as Streams
-    from .train import train as train
     from .views import make as make
 
 __version__ = "0.1.0"
@@ -35,7 +34,6 @@ _HOMES = {
     "kernel": "kernels",
     "load_policy": "policy_loading",
     "make": "views",
-    "train": "train",
 }
 
 __all__ = [*sorted(_HOMES), "__version__"]

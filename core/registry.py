@@ -217,6 +217,21 @@ def resolve(target: Any) -> Target:
     return _from_gymnasium(target)
 
 
+def is_registered(target: str) -> bool:
+    """Whether a target is a registered name, so that resolving it runs no code of a stranger.
+
+    What a run folder names may be resolved only then: its files come from anywhere.
+    """
+    import gymnasium
+
+    try:
+        known = _catalogued(target) is not None
+    except UnknownName:
+        return False
+    plugged = any(squash(p.name) == squash(target) and not p.problem for p in plugins())
+    return known or plugged or (target in gymnasium.registry and ":" not in target)
+
+
 def _catalogued(target: str) -> Entry | None:
     by_name = {squash(name): entry for name, entry in catalogue().items()}
     full = re.fullmatch(r"palestra/(.+?)(?:-v(\d+))?", target)

@@ -22,6 +22,8 @@ from .rollout import evaluate, one_thread
 from .safe_files import strict_json
 from .store import RunFolder
 
+DEFAULT_ROLLOUT = 2048
+
 Point = dict[str, Any]  # of a learning curve: steps, mean, low, high (None: too few episodes)
 
 PROGRESS = "progress.json"  # in every state of a run: steps done and the learning curve
@@ -227,11 +229,19 @@ def _learner(cls: type[Any], config: TrainConfig, env: Any, run: Path) -> Any:
         kind = "MultiInput" if nested else "Mlp"
         policy = kind + ("LstmPolicy" if cls.__name__ == "RecurrentPPO" else "Policy")
     log = {"tensorboard_log": str(run / "tensorboard")} if config.tensorboard else {}
-    arguments = {**_decoded(config.hyperparameters), **log}
+    arguments = {**_rollout_length(cls, config.rows), **_decoded(config.hyperparameters), **log}
     try:
         return cls(policy, env, seed=config.seed, device=config.device, **arguments)
     except (TypeError, ValueError, AssertionError) as refusal:
         raise ConfigError(f"{cls.__name__} refuses this configuration: {refusal}") from refusal
+
+
+def _rollout_length(cls: type[Any], rows: int) -> dict[str, int]:
+    """2048 samples a rollout, as Stable-Baselines3's default of n_steps means for one row."""
+    n_steps = inspect.signature(cls).parameters.get("n_steps")
+    if n_steps is None or n_steps.default != DEFAULT_ROLLOUT:
+        return {}
+    return {"n_steps": max(DEFAULT_ROLLOUT // rows, 8)}
 
 
 def _check_names(cls: type[Any], hyperparameters: Mapping[str, Any]) -> None:

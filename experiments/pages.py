@@ -14,13 +14,14 @@ from palestra.figures import distributions, learning_curve
 from palestra.policy import begin as begin_policy
 from palestra.policy import takes_masks
 from palestra.policy_loading import load_policy
-from palestra.registry import load_object, resolve
+from palestra.registry import is_registered, load_object, resolve
 from palestra.report import Report
 from palestra.safe_files import strict_json
 from palestra.spaces import Array
 from palestra.stats import episodes_mean, success_rate
 from palestra.store import RunFolder
 from palestra.train import PROGRESS
+from palestra.wrappers import WRAPPERS
 
 from .experiment import names
 from .experiment import run as run_experiment
@@ -37,13 +38,15 @@ def write_page(folder: str | Path, out: str | Path | None = None) -> Path:
 
     Raises:
         FileNotFoundError: not a run folder.
-        ValueError: a run of a kind that has no page.
+        ValueError: a run of a kind that has no page, or that is not finished.
     """
     stored = RunFolder.open(folder)
     kind = stored.config.get("kind")
     target = Path(out) if out is not None else Path(folder) / "report.html"
     if kind == "training":
         return _training_page(stored).write(target)
+    if kind in ("evaluation", "experiment") and not stored.finished:
+        raise ValueError(f"{folder}: this {kind} is not finished; run its command again first")
     if kind == "evaluation":
         return _evaluation_page(stored).write(target)
     if kind == "experiment":
@@ -77,14 +80,16 @@ def _training_page(stored: RunFolder) -> Report:
     )
     columns = ("steps", "return")
     page.table("Evaluations", columns, [(int(p["steps"]), _quantity(p)) for p in curve])
-    frames = episode_frames(
-        config["environment"],
-        str(stored.path),
-        config["evaluation_seed"],
-        {**config["settings"], "wrappers": config["wrappers"]},
-    )
-    if frames:
-        page.animation("One held-out episode", frames, fps=10)
+    # a run folder may come from anywhere: code that it names is not run
+    if is_registered(config["environment"]) and set(config["wrappers"]) <= set(WRAPPERS):
+        frames = episode_frames(
+            config["environment"],
+            str(stored.path),
+            config["evaluation_seed"],
+            {**config["settings"], "wrappers": config["wrappers"]},
+        )
+        if frames:
+            page.animation("One held-out episode", frames, fps=10)
     page.facts({**_facts(config), **config["machine"]})
     return page
 
@@ -116,7 +121,10 @@ def _evaluation_page(stored: RunFolder) -> Report:
 def episode_frames(
     target: Any, policy: Any, seed: int, settings: dict[str, Any], most: int = MOST_FRAMES
 ) -> list[Array]:
-    """Pictures of episode 0 of a seed under a policy; empty if the environment draws nothing."""
+    """Pictures of episode 0 of a seed under a policy; empty if the environment draws nothing.
+
+    One picture a step, or the environment's own `film` where steps differ in length.
+    """
     env = resolve(target).make(1, **settings)
     try:
         if type(env).render is BatchEnv.render:
@@ -140,7 +148,7 @@ def episode_frames(
             fresh = np.zeros(1, np.bool_)
             episodes.advance(actions)
             frames.append(env.render(0))
-        return frames
+        return list(env.film(0)) if hasattr(env, "film") else frames
     finally:
         env.close()
 

@@ -409,7 +409,7 @@ class PulseEnv(BatchEnv):
             "R1": e.R1,
             "R2": e.R2,
             "receive": e.receive,
-            "logs": self._logs,
+            "logs": self._logs.view(np.float64).reshape(self.rows, -1),
             "observation": self._observation,
             "events": self._events,
         }
