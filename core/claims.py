@@ -208,13 +208,13 @@ def claims_json(claims: Sequence[Claim]) -> dict[str, Any]:
         "claims": [
             {
                 "name": claim.name,
-                "value": _json_number(claim.value),
+                "value": json_number(claim.value),
                 "interval": None
                 if claim.interval is None
-                else [_json_number(end) for end in claim.interval],
+                else [json_number(end) for end in claim.interval],
                 "unit": claim.unit,
                 "direction": claim.direction,
-                "bound": _json_number(claim.bound),
+                "bound": json_number(claim.bound),
                 "holds": claim.holds,
                 "source": claim.source,
             }
@@ -262,7 +262,8 @@ def _check_interval(name: str, interval: tuple[float, float] | None) -> None:
         raise ValueError(f"{name} = {interval}: the low end must not exceed the high end")
 
 
-def _json_number(value: float) -> float | int | str:
+def json_number(value: float) -> float | int | str:
+    """A number for JSON, which has neither NaN nor infinities: these become words."""
     value = value if isinstance(value, int) else float(value)
     if math.isfinite(value):
         return value

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from palestra.claims import Claim, all_hold, claims_json
+import numpy as np
+
+from palestra.claims import Claim, Quantity, all_hold, claims_json, json_number
 from palestra.config import ConfigError, apply_settings, build, dump_toml, load_config, resolved
 from palestra.registry import UnknownName, did_you_mean, load_object, squash
 from palestra.report import Report
@@ -127,6 +129,8 @@ def run(experiment: Experiment, folder: str | Path, *, progress: bool = False) -
     with store.lock():
         store.write("config.toml", dump_toml(options).encode())
         findings = experiment.run(path, progress=progress)
+        if not findings.claims:
+            raise TypeError(f"{experiment.name}: an experiment makes at least one claim")
         claims = claims_json(findings.claims)
         document = {
             "experiment": experiment.name,
@@ -152,10 +156,17 @@ def table_json(findings: Findings) -> list[dict[str, Any]]:
 
 
 def _plain(cell: Any) -> Any:
-    if dataclasses.is_dataclass(cell) and not isinstance(cell, type):
-        return dataclasses.asdict(cell)
-    return cell
+    if isinstance(cell, Quantity):
+        cell = dataclasses.asdict(cell)
+        return {name: _plain(value) for name, value in cell.items()}
+    if isinstance(cell, tuple | list):
+        return [_plain(value) for value in cell]
+    if isinstance(cell, np.generic):
+        cell = cell.item()
+    # JSON has no such numbers; as text, like in claims.json
+    return json_number(cell) if isinstance(cell, float) else cell
 
 
 def _encoded(document: Any) -> bytes:
-    return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False)
+    return (text + "\n").encode()
