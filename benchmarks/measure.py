@@ -40,12 +40,9 @@ class Contender:
 
     def warm_up(self, slice_: float = SLICE) -> None:
         """Compile, fill caches, and choose how many steps fill a slice."""
-        self.take(3)
-        seconds = self.take(self.steps)
-        while seconds < slice_ / 2:
-            self.steps = max(2 * self.steps, int(self.steps * slice_ / 2 / max(seconds, 1e-6)))
-            self.steps = min(self.steps, 100 * self.steps)
-            seconds = self.take(self.steps)
+        self.take(1)
+        while (seconds := self.take(self.steps)) < slice_ / 2:
+            self.steps *= 2
         self.steps = max(1, round(self.steps * slice_ / seconds))
 
     def cost(self) -> float:

@@ -49,16 +49,19 @@ class Step:
         self.truncated = np.zeros(rows, np.bool_)
         self.duration = np.ones(rows)
 
-    @classmethod
-    def unfilled(cls, rows: int, agents: int) -> Step:
-        """The same arrays without values; `Episodes.advance` fills them."""
-        step = cls.__new__(cls)
-        shape = (rows, agents) if agents else rows
-        step.reward = np.empty(shape)
-        step.terminated = np.empty(shape, np.bool_)
-        step.truncated = np.empty(rows, np.bool_)
-        step.duration = np.empty(rows)
+    def copy(self) -> Step:
+        """A step with the same values in fresh arrays."""
+        step = Step.__new__(Step)
+        step.reward = self.reward.copy()
+        step.terminated = self.terminated.copy()
+        step.truncated = self.truncated.copy()
+        step.duration = self.duration.copy()
         return step
+
+    def clear(self) -> Step:
+        """The same step, filled anew."""
+        _clear(self.reward, self.terminated, self.truncated, self.duration)
+        return self
 
 
 class BatchEnv(ABC):
@@ -199,20 +202,26 @@ def _rebuild(
     return env
 
 
-# Three kernels without branches (they vectorise) keep the books of a step: at a few rows one call
+# Kernels without branches (they vectorise) keep the books of a step: at a few rows one call
 # of a kernel costs less than one NumPy expression.
 
 
 @kernel(allocates=False)
-def _open_step(live, step, reward, terminated, truncated, duration):  # type: ignore[no-untyped-def]
-    """Count the step, and fill what it writes."""
-    for row in range(live.shape[0]):
-        step[row] += np.uint32(live[row])
-        truncated[row] = False
-        duration[row] = live[row]
+def _clear(reward, terminated, truncated, duration):  # type: ignore[no-untyped-def]
     for place in range(reward.size):  # (B,) or (B, A)
         reward.flat[place] = 0.0
         terminated.flat[place] = False
+    for row in range(truncated.shape[0]):
+        truncated[row] = False
+        duration[row] = 1.0
+
+
+@kernel(allocates=False)
+def _open_step(live, step, duration):  # type: ignore[no-untyped-def]
+    """Count the step; a row that does not step takes no time."""
+    for row in range(live.shape[0]):
+        step[row] += np.uint32(live[row])
+        duration[row] *= live[row]
 
 
 @kernel(allocates=False)
@@ -274,6 +283,7 @@ class Episodes:
         blank = allocate(env.observation_space, lead(env, env.observation_space))
         # the method itself where it can be, because it is called in every step
         self._fresh = blank.copy if isinstance(blank, np.ndarray) else partial(copy_tree, blank)
+        self._unwritten = Step(rows, self._agents)
         self._masks = mask_buffer(env) if hasattr(env, "action_masks") else None
 
     def seed(self, seed: int | Sequence[int] | None, rows: Mask | None = None) -> None:
@@ -360,10 +370,9 @@ class Episodes:
             live = self.env.everyone
         if self._masks is not None:
             self.check_masks(actions, live)
-        if step is None:
-            step = Step.unfilled(self.rows, self._agents)
-        streams, reward, terminated = self.streams, step.reward, step.terminated
-        _open_step(live, streams.step, reward, terminated, step.truncated, step.duration)
+        step = self._unwritten.copy() if step is None else step.clear()
+        streams = self.streams
+        _open_step(live, streams.step, step.duration)
         self.env.advance(actions, live, streams, step)
         over = step.terminated if not self._agents else self._agents_left(step)
         count = _close_step(live, streams.step, self._horizon, over, step.truncated, self.ended)

@@ -113,7 +113,7 @@ class Streams:
     """The random streams of B rows. Owned by the core; an environment only reads them.
 
     Attributes:
-        seed: the seed each row plays, uint64 (B,); read-only, replaced when seeds change.
+        seed: the seed each row plays, uint64 (B,).
         episode: index of the running episode, uint64 (B,).
         step: 0 in `begin`, k in the k-th `advance` and the `observe` after it, uint32 (B,).
         dynamics: key of the stream for the dynamics, uint64 (B,).
@@ -138,14 +138,12 @@ class Streams:
     ) -> None:
         """Give each row (of a mask, bool (B,)) its seed, and the keys that follow from it."""
         keys: dict[int, tuple[int, ...]] = {}
-        self.seed = self.seed.copy()
         for row in range(len(seeds)) if rows is None else np.flatnonzero(rows).tolist():
             seed = int(seeds[row])
             if seed not in keys:
                 keys[seed] = tuple(stream_key(self.name, seed, p) for p in PURPOSES[:3])
             self.seed[row] = seed
             self.dynamics[row], self.observation[row], self.policy[row] = keys[seed]
-        self.seed.flags.writeable = False
 
     def generator(self, row: int, purpose: str = "dynamics") -> np.random.Generator:
         """A NumPy generator of this row, episode and step, for authors who do without kernels.

@@ -165,7 +165,7 @@ class VectorView(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _add_ids(self, infos: dict[str, Any], rows: Mask) -> None:
         streams = self.episodes.streams
-        infos["seed"], infos["_seed"] = streams.seed, rows
+        infos["seed"], infos["_seed"] = streams.seed.copy(), rows
         infos["episode_id"], infos["_episode_id"] = streams.episode.copy(), rows
 
     def _add_metrics(self, infos: dict[str, Any], rows: Mask) -> None:
