@@ -176,9 +176,12 @@ class ActionCheck:
     Args:
         space: the action space of one copy (or of one agent).
         lead: leading dimensions, (B,) or (B, A).
+        name: what errors call the actions.
     """
 
-    def __new__(cls, space: spaces.Space[Any], lead: tuple[int, ...]) -> ActionCheck:
+    def __new__(
+        cls, space: spaces.Space[Any], lead: tuple[int, ...], name: str = "action"
+    ) -> ActionCheck:
         """The check for this kind of space."""
         kind: type[ActionCheck]
         if isinstance(space, spaces.Box):
@@ -193,14 +196,14 @@ class ActionCheck:
             allocate(space, lead)  # raises, naming the allowed spaces
         return object.__new__(kind)
 
-    def __init__(self, space: Any, lead: tuple[int, ...]) -> None:
-        self.name = "action"
+    def __init__(self, space: Any, lead: tuple[int, ...], name: str = "action") -> None:
+        self.name = name
         self.space = space
         self.lead = lead
         self.shape = lead + tuple(space.shape or ())
 
     def __reduce__(self) -> Any:
-        return ActionCheck, (self.space, self.lead), {"name": self.name}
+        return ActionCheck, (self.space, self.lead, self.name)
 
     def __call__(self, actions: Any) -> Tree:
         """The actions in the space's own dtypes.
@@ -220,8 +223,8 @@ class _ArrayCheck(ActionCheck):
         high: largest allowed values.
     """
 
-    def __init__(self, space: Any, lead: tuple[int, ...], low: Any, high: Any) -> None:
-        super().__init__(space, lead)
+    def __init__(self, space: Any, lead: tuple[int, ...], name: str, low: Any, high: Any) -> None:
+        super().__init__(space, lead, name)
         self.dtype = np.dtype(space.dtype)
         self.low = np.ascontiguousarray(np.broadcast_to(low, self.shape))
         self.high = np.ascontiguousarray(np.broadcast_to(high, self.shape))
@@ -269,13 +272,13 @@ class _ArrayCheck(ActionCheck):
 
 
 class _BoxCheck(_ArrayCheck):
-    def __init__(self, space: spaces.Box, lead: tuple[int, ...]) -> None:
+    def __init__(self, space: spaces.Box, lead: tuple[int, ...], name: str = "action") -> None:
         dtype = space.dtype
         info: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
         # finite limits refuse infinities and NaN by the same two comparisons
         low = np.maximum(space.low, info.min).astype(dtype)
         high = np.minimum(space.high, info.max).astype(dtype)
-        super().__init__(space, lead, low, high)
+        super().__init__(space, lead, name, low, high)
 
     def _converted(self, actions: Any) -> Array:
         if self.dtype.kind == "f":
@@ -291,13 +294,13 @@ class _BoxCheck(_ArrayCheck):
 class _IntegerCheck(_ArrayCheck):
     """Discrete, MultiDiscrete and MultiBinary; compared as int64, whatever the space's dtype."""
 
-    def __init__(self, space: Any, lead: tuple[int, ...]) -> None:
+    def __init__(self, space: Any, lead: tuple[int, ...], name: str = "action") -> None:
         low, count = np.array(0), np.array(2)
         if isinstance(space, spaces.Discrete):
             low, count = np.array(space.start), np.array(space.n)
         elif isinstance(space, spaces.MultiDiscrete):
             low, count = space.start.astype(np.int64), space.nvec.astype(np.int64)
-        super().__init__(space, lead, low, low + count - 1)
+        super().__init__(space, lead, name, low, low + count - 1)
 
     def _converted(self, actions: Any) -> Array:
         given = self._array(actions, "iub" if self.dtype == np.int8 else "iu", "integers")
@@ -307,11 +310,11 @@ class _IntegerCheck(_ArrayCheck):
 
 
 class _DictCheck(ActionCheck):
-    def __init__(self, space: spaces.Dict, lead: tuple[int, ...]) -> None:
-        super().__init__(space, lead)
-        self.parts = {name: ActionCheck(part, lead) for name, part in space.spaces.items()}
-        for name, check in self.parts.items():
-            check.name = f"action[{name!r}]"
+    def __init__(self, space: spaces.Dict, lead: tuple[int, ...], name: str = "action") -> None:
+        super().__init__(space, lead, name)
+        self.parts = {
+            key: ActionCheck(part, lead, f"{name}[{key!r}]") for key, part in space.spaces.items()
+        }
 
     def __call__(self, actions: Any) -> dict[str, Tree]:
         if not isinstance(actions, Mapping) or set(actions) != set(self.parts):
@@ -321,11 +324,11 @@ class _DictCheck(ActionCheck):
 
 
 class _TupleCheck(ActionCheck):
-    def __init__(self, space: Any, lead: tuple[int, ...]) -> None:
-        super().__init__(space, lead)
-        self.parts = tuple(ActionCheck(part, lead) for part in space.spaces)
-        for place, check in enumerate(self.parts):
-            check.name = f"action[{place}]"
+    def __init__(self, space: Any, lead: tuple[int, ...], name: str = "action") -> None:
+        super().__init__(space, lead, name)
+        self.parts = tuple(
+            ActionCheck(part, lead, f"{name}[{place}]") for place, part in enumerate(space.spaces)
+        )
 
     def __call__(self, actions: Any) -> tuple[Tree, ...]:
         if not isinstance(actions, tuple | list) or len(actions) != len(self.parts):

@@ -32,9 +32,10 @@ class _Agents:
         self.episodes = Episodes(env)
         self.observation_spaces = self._each(env.observation_space)
         self.action_spaces = self._each(env.action_space)
-        self._checks = {name: ActionCheck(s, (1,)) for name, s in self.action_spaces.items()}
-        for name, check in self._checks.items():
-            check.name = f"action of {name}"
+        self._checks = {
+            name: ActionCheck(space, (1,), f"action of {name}")
+            for name, space in self.action_spaces.items()
+        }
         self._masked = hasattr(env, "action_masks")
         if self._masked:
             for name, space in self.action_spaces.items():

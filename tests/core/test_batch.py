@@ -441,6 +441,15 @@ def test_acting_names_the_agents_whose_turn_it_is_and_who_are_there():
     env = TakeTurns(2)
     assert (started(env).acting() == env.acting()).all()
 
+    class Forgetful(Swarm):
+        def acting(self):
+            return np.ones((self.rows, 3), np.bool_)
+
+    episodes = started(Forgetful(1))
+    episodes.env.x[0, 2] = 0.9
+    episodes.advance(np.ones((1, 3, 1), np.float32))
+    assert episodes.acting()[0, 2] == np.False_
+
 
 # --- durations, buffers, global state ----------------------------------------------------------
 

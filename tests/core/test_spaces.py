@@ -158,6 +158,16 @@ def test_the_place_of_an_agent_is_named():
         ActionCheck(spaces.Discrete(4), (2, 3))([[0, 0, 0], [0, 0, 7]])
 
 
+def test_a_copied_check_names_the_same_part():
+    check = ActionCheck(spaces.Dict(a=spaces.Tuple([BOX])), (2,))
+    for twin in (copy.deepcopy(check), pickle.loads(pickle.dumps(check))):
+        with pytest.raises(ValueError, match=r"action\['a'\]\[0\]: row 0"):
+            twin({"a": ([[2, 0], [0, 0]],)})
+    named = ActionCheck(BOX, (2,), "action of leader")
+    with pytest.raises(ValueError, match="action of leader: row 0"):
+        pickle.loads(pickle.dumps(named))([[2, 0], [0, 0]])
+
+
 def mask_of_two() -> np.ndarray:
     return np.array([True, False, True])
 

@@ -1,6 +1,7 @@
 """Philox against published vectors and an implementation of its own; the streams made of it."""
 
 import hashlib
+import math
 import random
 import secrets
 
@@ -116,6 +117,18 @@ def test_normal_is_standard_normal():
     assert abs(stats.skew(z)) < 4 * np.sqrt(6 / z.size)
     assert abs(stats.kurtosis(z)) < 4 * np.sqrt(24 / z.size)
     assert stats.kstest(z, "norm").pvalue > 1e-3
+
+
+def test_normal_is_box_and_muller_of_one_block():
+    """sqrt(-2 ln u) cos(2 pi v): Box and Muller, Annals of Mathematical Statistics 29 (1958)."""
+    source = random.Random(9)
+    for _ in range(1000):
+        key, episode = source.getrandbits(64), source.getrandbits(64)
+        a, b, c, d = words(key, episode, 5, 6)
+        u, v = (((a << 21) ^ (b >> 11)) + 0.5) / 2**53, ((c << 21) ^ (d >> 11)) / 2**53
+        expected = math.sqrt(-2.0 * math.log(u)) * math.cos(2.0 * math.pi * v)
+        got = normal(np.uint64(key), np.uint64(episode), np.uint32(5), 6)
+        assert got == pytest.approx(expected, rel=1e-13, abs=1e-15)
 
 
 def test_stream_key_is_the_documented_digest():

@@ -350,6 +350,18 @@ def test_the_return_of_an_agent_covers_its_own_steps():
         assert told[agent]["r"] == pytest.approx(totals[agent], abs=1e-6)
 
 
+def test_a_reset_brings_absent_agents_back():
+    view = SB3View(Swarm(1))
+    view.seed(0)
+    view.reset()
+    push = np.array([[1.0], [0.0], [0.0]], np.float32)
+    while not view.step(push)[2][0]:
+        pass
+    assert view.step(push)[3][0]["absent"]
+    view.reset()
+    assert "absent" not in view.step(push)[3][0]
+
+
 def test_agents_keyed_by_name_share_rows_where_their_spaces_are_equal():
     class Twins(Duet):
         """Both agents have the same two actions."""

@@ -211,6 +211,17 @@ def test_an_illegal_action_raises_and_changes_nothing(case, mode):
     view.step(view.action_space.sample())
 
 
+def test_an_illegal_action_begins_no_episode_either():
+    view = VectorView(Counter(2, length=1), "NEXT_STEP")
+    view.reset(seed=0)
+    view.step([0, 0])
+    before = state_of(view)
+    with pytest.raises(ValueError, match="action"):
+        view.step([0, 2])
+    assert state_of(view) == before
+    assert view.step([0, 0])[4]["episode_id"].tolist() == [2, 3]
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ECHOED)
 def test_spaces_of_every_kind_round_trip(kind, mode):
