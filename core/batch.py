@@ -344,7 +344,11 @@ class Episodes:
         streams = self.streams
         episode, upcoming, stride = streams.episode, self.upcoming, self.stride
         _take_next(rows, episode, upcoming, stride, streams.step, self.ended)
-        self.env.begin(rows, streams, options)
+        try:
+            self.env.begin(rows, streams, options)
+        except BaseException:  # an option the environment refuses: nothing runs in these rows
+            self.ended[rows] = True
+            raise
         if self._agents:
             self.left[rows] = False
 

@@ -99,8 +99,10 @@ class VectorView(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 rows = _reset_mask(options.pop("reset_mask"), self.num_envs)
         if not episodes.seeded and not rows.all():
             raise ResetNeeded("reset: the first reset must begin all rows")
-        episodes.reset(seed, rows, [options] * self.num_envs if options else None)
-        self._waiting = int(np.count_nonzero(episodes.ended))
+        try:
+            episodes.reset(seed, rows, [options] * self.num_envs if options else None)
+        finally:
+            self._waiting = int(np.count_nonzero(episodes.ended))
         infos: dict[str, Any] = {}
         self._add_ids(infos, rows.copy())
         return episodes.observe(), infos

@@ -18,6 +18,7 @@ from palestra.batch import Episodes
 from palestra.registry import catalogue
 from palestra.spaces import LegalDiscrete, LegalMultiDiscrete, leaves
 from palestra.views.gym import GymView
+from palestra.views.vector import VectorView
 
 from .playing import Record, as_arrays, environments, play_gym, play_raw
 from .toys import (
@@ -335,6 +336,28 @@ def test_options_that_are_refused_leave_the_running_episode_alone():
         with pytest.raises((TypeError, ValueError), match="episode"):
             view.reset(seed=9, options=options)
         assert state_of(view) == before
+
+
+class Strict(Counter):
+    """Refuses to start above 9."""
+
+    def begin(self, rows, streams, options) -> None:
+        if options is not None and options[0].get("start", 0) > 9:
+            raise ValueError("start: got more than 9")
+        super().begin(rows, streams, options)
+
+
+def test_after_an_option_that_the_environment_refuses_nothing_runs():
+    single = GymView(Strict(1, length=20))
+    several = VectorView(Strict(2, length=20), "DISABLED")
+    for view, action in ((single, 0), (several, [0, 0])):
+        view.reset(seed=0)
+        with pytest.raises(ValueError, match="start: got more than 9"):
+            view.reset(options={"start": 10})
+        with pytest.raises(ResetNeeded):
+            view.step(action)
+        view.reset(options={"start": 9})
+        view.step(action)
 
 
 @pytest.mark.parametrize("name", REGISTERED)
