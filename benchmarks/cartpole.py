@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+
 from palestra.batch import BatchEnv, Mask, Options, Step
 from palestra.kernels import kernel
 from palestra.spaces import Array, Tree
@@ -111,7 +112,10 @@ class CartPole(BatchEnv):
         advance_rows(actions, live, self.state, step.reward, step.terminated)
 
     def observe(self, rows: Mask | None, streams: Streams, out: Tree) -> None:
-        observe_rows(self.everyone if rows is None else rows, self.state, out)
+        if rows is None:
+            out[...] = self.state
+        else:
+            observe_rows(rows, self.state, out)
 
     def snapshot(self, rows: Mask) -> dict[str, Array]:
         return {"state": self.state[rows]}

@@ -17,9 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from palestra.machine import machine
 from rich.console import Console
 from rich.table import Table
+
+from palestra.machine import machine
 
 SLICE = 0.1  # CPU-seconds of one contender in one round
 ROUNDS = 15
@@ -41,9 +42,10 @@ class Contender:
     def warm_up(self, slice_: float = SLICE) -> None:
         """Compile, fill caches, and choose how many steps fill a slice."""
         self.take(1)
-        while (seconds := self.take(self.steps)) < slice_ / 2:
-            self.steps *= 2
-        self.steps = max(1, round(self.steps * slice_ / seconds))
+        for _ in range(2):  # the first time may still have compiled something
+            while (seconds := self.take(self.steps)) < slice_ / 2:
+                self.steps *= 2
+            self.steps = max(1, round(self.steps * slice_ / seconds))
 
     def cost(self) -> float:
         """CPU-seconds of one item, from one slice."""
@@ -124,9 +126,7 @@ def report(title: str, lines: Sequence[Line], json_path: Path | None) -> None:
         shown = (each.value, each.bar, each.aim)
         measured, bar, aim = ("" if v is None else f"{v:.3g} {each.unit}" for v in shown)
         verdict = {True: "holds", False: "MISSED", None: ""}[each.holds]
-        table.add_row(
-            each.what, measured, f"{each.low:.3g} to {each.high:.3g}", bar, aim, verdict
-        )
+        table.add_row(each.what, measured, f"{each.low:.3g} to {each.high:.3g}", bar, aim, verdict)
     Console(width=120).print(table)
     if json_path is not None:
         described = {key: value for key, value in machine().items() if key != "host"}

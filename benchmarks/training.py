@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from cartpole import CartPole
 from measure import Contender, Line, arguments, interleave, ratio, report
-from palestra.views.sb3 import SB3View
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
+
+from palestra.views.sb3 import SB3View
 
 STEPS = {64: 64, 256: 32}  # steps a row in one rollout: 4096 and 8192 samples
 BATCH = 2048

@@ -19,13 +19,14 @@ import gymnasium
 import numpy as np
 from cartpole import BareLoop, CartPole, CartPoleForce
 from measure import Contender, Line, arguments, interleave, line, ratio, report, timed
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv
+
 from palestra.batch import Step
 from palestra.spaces import Array
 from palestra.views.gym import GymView
 from palestra.views.sb3 import SB3View
 from palestra.views.vector import VectorView
-from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import DummyVecEnv
 
 HERE = Path(__file__).parent
 PLANNED = 32  # action arrays drawn before the clock runs; few, so that they stay in the cache
@@ -80,7 +81,7 @@ def gymnasium_native(rows: int) -> Contender:
 @contextmanager
 def envpool(python: str, rows: int) -> Iterator[Contender]:
     """EnvPool in a process of its own, which answers a number of steps with CPU-seconds."""
-    command = [python, str(HERE / "peers" / "envpool_cartpole.py"), str(rows)]
+    command = [python, "-W", "ignore", str(HERE / "peers" / "envpool_cartpole.py"), str(rows)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) as child:
         assert child.stdin is not None
@@ -161,7 +162,8 @@ def compare(rounds: int, envpool_python: str) -> Iterator[Line]:
             costs = interleave(contenders, rounds)
         for ours in ("SB3 view", "vector view"):
             for theirs in ("DummyVecEnv, Monitor", "DummyVecEnv") if rows <= 64 else ():
-                bar, aim = bars[ours][rows]
+                # the view's infos carry what a Monitor gives, so this is like against like
+                bar, aim = bars[ours][rows] if "Monitor" in theirs else (None, None)
                 what = f"{ours} / {theirs}, {rows} rows"
                 yield ratio(what, costs, ours, theirs, bar=bar, aim=aim)
         what, bar = f"vector view / Gymnasium native, {rows} rows", native_bars.get(rows)
@@ -170,7 +172,9 @@ def compare(rounds: int, envpool_python: str) -> Iterator[Line]:
             what = f"vector view / EnvPool, {rows} rows"
             yield ratio(what, costs, "vector view", "EnvPool", bar=envpool_bars[rows])
         bar = 0.7 if rows >= 1024 else None
-        yield ratio(f"vector view / bare loop, {rows} rows", costs, "vector view", "bare loop", bar=bar)
+        yield ratio(
+            f"vector view / bare loop, {rows} rows", costs, "vector view", "bare loop", bar=bar
+        )
         yield ratio(f"SB3 view / bare loop, {rows} rows", costs, "SB3 view", "bare loop")
     what = "single view beyond its kernels, Discrete actions"
     yield single_view(CartPole(1), [0, 1], rounds, what, bar=2.0)
