@@ -54,7 +54,10 @@ def learner_files(algorithm: Any) -> dict[str, bytes]:
 
 
 def restore_learner(algorithm: Any, files: Mapping[str, bytes]) -> None:
-    """Put a fresh algorithm of the same configuration into the stored state.
+    """Put a fresh algorithm of the same configuration into the stored state, but for its chance.
+
+    `learn` draws noise before it says that a rollout starts, which is when a checkpoint is made:
+    only then `restore_chance` gives the random generators their places.
 
     Raises:
         MalformedFile: the files are damaged.
@@ -68,15 +71,10 @@ def restore_learner(algorithm: Any, files: Mapping[str, bytes]) -> None:
     algorithm.ep_info_buffer = collections.deque(episodes, maxlen=algorithm._stats_window_size)
     algorithm.ep_success_buffer = collections.deque(maxlen=algorithm._stats_window_size)
     _restore_environment(algorithm, arrays, document["environment"])
-    restore_chance(algorithm, files)
 
 
 def restore_chance(algorithm: Any, files: Mapping[str, bytes]) -> None:
-    """Only the random generators and the noise of exploration, as they stood in the checkpoint.
-
-    `learn` draws noise before it says that a rollout starts, which is when a checkpoint is made;
-    so whoever resumes calls this once more at the start of the first rollout.
-    """
+    """The random generators and the noise of exploration, at the start of the first rollout."""
     import torch
 
     document, arrays = _read(files)

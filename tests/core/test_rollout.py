@@ -18,6 +18,7 @@ import torch
 from gymnasium import spaces
 from sb3_contrib import MaskablePPO, RecurrentPPO
 from stable_baselines3 import DQN, PPO, SAC
+from threadpoolctl import threadpool_info
 
 from palestra import disk as disk_module
 from palestra import rollout, store
@@ -332,6 +333,11 @@ def test_an_episode_that_never_ends_is_cut_and_flagged(monkeypatch):
         assert set(done.column("return")) == {length}
         assert set(done.column("truncated_by_runner")) == {by_runner}
         assert set(done.column("truncated")) == {"horizon" in settings}
+    some = evaluate(zero, CoinLength, episodes=40, width=4, block=40, seed=8, max_steps=50)
+    cut = some.column("length") == 50
+    assert 10 < cut.sum() < 30
+    assert (some.column("truncated_by_runner") == cut).all()
+    assert (some.column("terminated") == ~cut).all()
 
 
 class Recall(CoinLength):
@@ -474,6 +480,43 @@ for greedy in (True, False):
     done = evaluate(*sys.argv[2:], episodes=70, width=16, seed=9, deterministic=greedy)
     print(hashlib.sha256(encode_block(done.table)).hexdigest())
 """
+
+
+class Draws:
+    """Draws from every generator that there is, and looks at the number of threads."""
+
+    def __init__(self):
+        self.drawn, self.threads = [], set()
+
+    def predict(self, observation, state=None, episode_start=None, deterministic=True):
+        self.threads.add(torch.get_num_threads())
+        self.threads.update(pool["num_threads"] for pool in threadpool_info())
+        numbers = torch.rand(()).item(), np.random.random(), random.random()  # noqa: NPY002
+        self.drawn.append(numbers)
+        return zero(observation), state
+
+
+def test_each_block_draws_numbers_of_its_own_and_always_the_same():
+    arguments = {"episodes": 30, "width": 5, "block": 10, "deterministic": False}
+    first, again, other = Draws(), Draws(), Draws()
+    evaluate(first, Counter, seed=1, **arguments)
+    evaluate(again, Counter, seed=1, **arguments)
+    evaluate(other, Counter, seed=2, **arguments)
+    assert len(first.drawn) == 3 * 2 * 3  # blocks, rounds, steps
+    assert first.drawn == again.drawn
+    for numbers in zip(*first.drawn, strict=True):  # of torch, NumPy, Python
+        assert len(set(numbers)) == 18
+    assert not set(first.drawn) & set(other.drawn)
+
+
+def test_evaluation_runs_on_one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    policy = Draws()
+    evaluate(policy, Counter, episodes=5, width=5)
+    assert policy.threads == {1}
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(threads)
 
 
 def test_a_stored_network_plays_the_same_table_in_another_process(tmp_path, acting):

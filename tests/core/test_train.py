@@ -165,7 +165,8 @@ publish = store.RunFolder.publish
 def slow(self, name, *arguments, **keywords):
     path = publish(self, name, *arguments, **keywords)
     print(name, flush=True)
-    time.sleep(float(sys.argv[2]))
+    if name == "step-000000000128":
+        time.sleep(60)
     return path
 store.RunFolder.publish = slow
 train(options(normalise_observations=True), sys.argv[1])
@@ -173,17 +174,14 @@ train(options(normalise_observations=True), sys.argv[1])
 
 
 def test_a_training_that_was_killed_resumes_in_another_process_to_the_same_bits(tmp_path):
-    def start(pause: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(tmp_path / "killed"), pause],
-            cwd=HERE.parents[1],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    with start("20") as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "killed")],
+        cwd=HERE.parents[1],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
         for line in process.stdout:
-            if line.startswith("best-"):
+            if line == "step-000000000128\n":
                 break
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
@@ -269,9 +267,10 @@ def test_another_configuration_does_not_go_on_in_the_same_folder(tmp_path):
 
 
 def test_the_last_two_states_and_the_best_policy_stay(tmp_path):
-    done = train(options(evaluate_every=64), tmp_path / "run")
+    done = train(options(evaluate_every=64, seed=1), tmp_path / "run")
     steps = [f"step-{point['steps']:012d}" for point in done.curve[-2:]]
     best = max(done.curve, key=lambda point: (point["mean"], point["steps"]))
+    assert 0 < best["steps"] < done.curve[-2]["steps"]
     names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert names == sorted([*steps, f"best-{best['steps']:012d}"])
     assert RunFolder.open(tmp_path / "run").verify() == ()
@@ -295,9 +294,10 @@ def test_the_stored_configuration_gives_the_same_training_again(tmp_path):
 
 def test_a_run_folder_is_a_policy_with_frozen_statistics(tmp_path):
     """stable-baselines3#468, IsaacLab#2635: the best model with its own normalisation."""
-    config = options(normalise_observations=True, settings={"gain": 0.8})
+    config = options(normalise_observations=True, settings={"gain": 0.8}, seed=4)
     done = train(config, tmp_path / "run")
     best = max(done.curve, key=lambda point: (point["mean"], point["steps"]))
+    assert best != done.curve[-1]
     arguments = {"episodes": 8, "seed": config.evaluation_seed, "settings": {"gain": 0.8}}
     for policy in (str(tmp_path / "run"), done.policy):
         played = evaluate(policy, Drift, **arguments)
@@ -447,21 +447,20 @@ def test_hindsight_experience_replay_is_configured_by_name(tmp_path):
 
 
 def test_clipped_steps_are_counted_by_episode():
-    actions = iter([3.0, -0.5, -1.5, 0.0])
+    def by_step(values):
+        """A policy whose action follows the step, which Drift shows."""
+        table = np.array(values, np.float32)
+        return lambda x: table[np.minimum(x[:, 1].astype(int), 3)][:, np.newaxis]
 
-    def policy(observation):
-        return np.full((len(observation), 1), next(actions), np.float32)
-
-    # gain 0 and a short horizon: every episode has four steps
-    settings = {"horizon": 4, "gain": 0.0, "wrappers": ["clip-actions"]}
-    inside = evaluate(
-        lambda x: np.zeros((len(x), 1), np.float32), Drift, episodes=3, width=3, seed=1, block=3,
-        settings={"horizon": 4, "gain": 0.0},
-    )  # fmt: skip
-    done = evaluate(policy, Drift, episodes=3, width=3, seed=1, block=3, settings=settings)
+    # without gain, and shorter than any way out: every episode has four steps
+    settings = {"horizon": 4, "gain": 0.0}
+    arguments = {"episodes": 6, "width": 4, "block": 6, "seed": 1}
+    inside = evaluate(by_step([1.0, -0.5, -1.0, 0.0]), Drift, settings=settings, **arguments)
+    settings = {**settings, "wrappers": ["clip-actions"]}
+    done = evaluate(by_step([3.0, -0.5, -1.5, 0.0]), Drift, settings=settings, **arguments)
     assert (inside.column("length") == 4).all()
-    assert done.column("clipped_steps").tolist() == [2, 2, 2]
-    assert done.column("return").tolist() == inside.column("return").tolist()  # same episodes
+    assert done.column("clipped_steps").tolist() == [2] * 6
+    assert done.column("return").tolist() == inside.column("return").tolist()
 
 
 def test_a_clipped_environment_plays_what_the_one_inside_plays_with_clipped_actions():
