@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     _die_politely_on_sigterm()
     given = list(sys.argv[1:] if arguments is None else arguments)
+    usual, warnings.formatwarning = warnings.formatwarning, _warning_line
     try:
         code = int(app(given, prog_name="palestra", standalone_mode=False) or 0)
         if code == 130:  # what typer makes of KeyboardInterrupt
@@ -64,6 +66,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(leaving.code or 0)
     except Exception as problem:
         return _explain(problem)
+    finally:
+        warnings.formatwarning = usual
+
+
+def _warning_line(message: Warning | str, *where: Any) -> str:
+    """A warning as a person wants it: what, and not where in our code."""
+    return f"palestra: {message}\n"
 
 
 def _explain(problem: Exception) -> int:

@@ -420,6 +420,21 @@ def test_python_m_palestra_is_the_command_line(tmp_path):
     assert "did you mean 'nmr-relax'?" in err
 
 
+def test_a_warning_is_one_line(tmp_path, palestra_command):
+    command = (*EVALUATE, "--episodes", "5", "--seed", "1", "--out", "run", "--json")
+    assert palestra_command(*command)[0] == 0
+    file = tmp_path / "run" / "run.json"
+    document = json.loads(file.read_text())
+    document["config"]["machine"]["libc"] = "another libc"
+    file.write_text(json.dumps(document))
+    with process(*command, cwd=tmp_path) as running:
+        out, err = running.communicate()
+    assert json.loads(out)["episodes"] == 5
+    assert err.startswith("palestra: run: began on another machine or with other libraries: ")
+    assert "another libc" in err
+    assert len(err.splitlines()) == 1
+
+
 def test_progress_goes_to_stderr_and_one_document_to_stdout(tmp_path):
     """Ten-second lines, brought forward: every advance is old enough."""
     script = (
