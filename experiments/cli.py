@@ -70,7 +70,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warnings.formatwarning = usual
 
 
-def _warning_line(message: Warning | str, *where: Any) -> str:
+def _warning_line(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
     """A warning as a person wants it: what, and not where in our code."""
     return f"palestra: {message}\n"
 
