@@ -13,6 +13,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,7 +52,7 @@ def kernel(
             raise ValueError(f"{name} is compiled twice with different flags; write two functions")
         numba_settings: Any = numba.config
         previous = numba_settings.CACHE_DIR
-        numba_settings.CACHE_DIR = str(cache_folder(plain.__module__))
+        numba_settings.CACHE_DIR = str(cache_folder(plain.__module__, plain.__code__.co_filename))
         try:
             # divisions follow IEEE: no hidden branch in a loop. The interpreter's lock is kept:
             # to release and take it again would cost more than many a kernel does.
@@ -63,19 +64,30 @@ def kernel(
     return compile_later if function is None else compile_later(function)
 
 
-def cache_folder(module: str = "") -> Path:
+def cache_folder(module: str = "", file: str = __file__) -> Path:
     """Folder of a module's compiled kernels, keyed by what numba's own cache key leaves out.
 
-    That is the flags of the compiler, and the name of the module: a file that is imported under
-    one name and loaded as a target under another would find code that refers to the first.
+    That is the flags of the compiler; the name of the module, because a file that is imported
+    under one name and loaded as a target under another would find code that refers to the first;
+    and the sources beside the file and of this package's streams, because a kernel holds the
+    compiled code of the kernels that it calls.
     `NUMBA_CACHE_DIR` names its parent, else `$XDG_CACHE_HOME/palestra` or `~/.cache/palestra`.
     A folder that cannot be written is replaced by a private temporary one, with a warning.
     """
     optimisation = os.environ.get("NUMBA_OPT", "")
-    flags = f"{numba.__version__}|{optimisation}|{sys.version_info[:2]}|{module}"
+    called = (_stamp(Path(file).parent), _stamp(Path(__file__).parent, "streams.py"))
+    flags = f"{numba.__version__}|{optimisation}|{sys.version_info[:2]}|{module}|{called}"
     leaf = "kernels-" + hashlib.blake2b(flags.encode(), digest_size=4).hexdigest()
     parent = os.environ.get("NUMBA_CACHE_DIR") or _default_parent()
     return _writable(Path(parent) / leaf)
+
+
+@cache
+def _stamp(folder: Path, pattern: str = "*.py") -> str:
+    """Names, sizes and times of source files."""
+    files = ((path, path.stat()) for path in sorted(folder.glob(pattern)))
+    text = "|".join(f"{path.name}:{s.st_size}:{s.st_mtime_ns}" for path, s in files)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _default_parent() -> str:

@@ -343,10 +343,11 @@ class _Player:
 
     def play(self, index: int, first: int, count: int, advance: Any) -> pa.Table:
         """Play episodes first .. first + count - 1; one row an episode, in their order."""
-        if self.deterministic:
-            return self._play(first, count, advance)
-        with _own_chance(self.policy, self.seed, index, self.env.rows):
-            return self._play(first, count, advance)
+        with _evaluation_mode(self.policy):
+            if self.deterministic:
+                return self._play(first, count, advance)
+            with _own_chance(self.policy, self.seed, index, self.env.rows):
+                return self._play(first, count, advance)
 
     def _play(self, first: int, count: int, advance: Any) -> pa.Table:
         env, episodes = self.env, self.episodes
@@ -362,12 +363,14 @@ class _Player:
         fresh = np.ones(width, np.bool_)
         observation = episodes.observe()
         self._check_finite("observation", observation, live)
-        while live.any():
+        playing = int(np.count_nonzero(live))
+        starting = True
+        while playing:
             actions, state = self._act(observation, state, fresh)
             step, ended = self._advance(actions, live)
             self._check_finite("reward", step.reward, live)
             self._check_finite("duration", step.duration, live)
-            rows.add(step, live)
+            rows.add(step)
             observation = episodes.observe()
             self._check_finite("observation", observation, live)
             if self.max_steps is not None:
@@ -377,15 +380,17 @@ class _Player:
                 rows.close(over, first, episodes, step)
                 left[over] -= 1
                 live = live & (left > 0)
+                playing = int(np.count_nonzero(live))
                 fresh = over & live
-                if fresh.any():
+                starting = bool(fresh.any())
+                if starting:
                     episodes.begin(fresh)
                     begin_policy(self.policy, fresh, episodes.streams)
                     episodes.observe_into(fresh, observation)
                     self._check_finite("observation", observation, live)
                 advance(int(np.count_nonzero(over)))
-            elif fresh.any():
-                fresh = np.zeros(width, np.bool_)
+            elif starting:
+                fresh, starting = np.zeros(width, np.bool_), False
         return rows.table()
 
     def _act(self, observation: Tree, state: Any, fresh: Array) -> tuple[Tree, Any]:
@@ -424,7 +429,7 @@ class _Player:
         return int(np.count_nonzero(long))
 
     def _check_finite(self, field: str, tree: Tree, live: Array) -> None:
-        for path, leaf in leaves(tree):
+        for path, leaf in [("", tree)] if isinstance(tree, np.ndarray) else leaves(tree):
             if leaf.dtype.kind != "f":
                 continue
             compiled = leaf.dtype.itemsize in (4, 8)
@@ -478,10 +483,10 @@ class _Rows:
         self.cut = np.zeros(env.rows, np.bool_)
         self.columns = {name: np.zeros(count, kind) for name, kind in table_columns(env).items()}
 
-    def add(self, step: Any, live: Array) -> None:
-        reward = step.reward if step.reward.ndim == 2 else step.reward[:, np.newaxis]
-        self.returns[live] += reward[live]
-        self.durations[live] += step.duration[live]
+    def add(self, step: Any) -> None:
+        # rows that do not step have reward 0 and duration 0
+        self.returns += step.reward if step.reward.ndim == 2 else step.reward[:, np.newaxis]
+        self.durations += step.duration
 
     def close(self, over: Array, first: int, episodes: Episodes, step: Any) -> None:
         """Write the rows of ended episodes into the table."""
@@ -598,6 +603,26 @@ def _stored_config(run: str | Path | None) -> dict[str, Any]:
     from .store import RunFolder
 
     return RunFolder.open(run).config
+
+
+@contextlib.contextmanager
+def _evaluation_mode(policy: Any) -> Iterator[None]:
+    """Switch a Stable-Baselines3 network to evaluation mode once, instead of in every call.
+
+    Its `predict` walks all modules to do so each time: a quarter of the call at 8 rows.
+    """
+    network = policy
+    while not hasattr(network, "set_training_mode") and hasattr(network, "policy"):
+        network = network.policy
+    if not hasattr(network, "set_training_mode"):
+        yield
+        return
+    network.set_training_mode(False)
+    network.set_training_mode = lambda mode: None
+    try:
+        yield
+    finally:
+        del network.set_training_mode  # the method of the class is back
 
 
 @contextlib.contextmanager
