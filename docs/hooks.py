@@ -29,12 +29,16 @@ SECTION = "Environments"
 EXAMPLE = re.compile(r"(?:^(?:>>>|\.\.\.).*\n?)+", re.MULTILINE)
 
 
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Lay the sources out by import name and add the environments to the navigation."""
+def on_startup(command: str, dirty: bool) -> None:
+    """Lay the sources out by import name, before mkdocstrings looks for the folder."""
     shutil.rmtree(TREE, ignore_errors=True)
     for folder in ("core", "envs", "certificates", "controllers", "agents", "experiments"):
         target = TREE / "palestra" / ("" if folder == "core" else folder)
         shutil.copytree(ROOT / folder, target, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Add the environments to the navigation."""
     section = next(entry[SECTION] for entry in config.nav or [] if SECTION in entry)
     section += [{entry.name: page_of(entry)} for entry in catalogue().values()]
     return config
