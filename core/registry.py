@@ -143,8 +143,12 @@ class Target:
 
             env = load_object(WRAPPERS.get(name, name))(env)
         if max_episode_steps is not None:
-            if max_episode_steps < 1:
-                raise ValueError(f"max_episode_steps: got {max_episode_steps}, allowed 1 or more")
+            whole = isinstance(max_episode_steps, int) and not isinstance(max_episode_steps, bool)
+            if not whole or max_episode_steps < 1:
+                raise ValueError(
+                    f"max_episode_steps: got {max_episode_steps!r}, "
+                    "allowed an integer of at least 1"
+                )
             env.horizon = min(max_episode_steps, env.horizon or max_episode_steps)
         return env
 

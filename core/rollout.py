@@ -14,6 +14,7 @@ import hashlib
 import re
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,15 +174,15 @@ def evaluate(
     Raises:
         NotFinite: an observation, action or reward is not finite.
         RunMismatch: the folder holds another run.
+        CorruptFile: the folder does not hold what was written to it.
         ValueError: an argument out of range, or an action that the environment refuses.
     """
-    for label, value in (("episodes", episodes), ("width", width)):
+    counts = {"episodes": episodes, "width": width}
+    counts |= {} if block is None else {"block": block}
+    counts |= {} if max_steps is None else {"max_steps": max_steps}
+    for label, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
             raise ValueError(f"{label}: got {value!r}, allowed an integer of at least 1")
-    if block is not None and block < 1:
-        raise ValueError(f"block: got {block}, allowed 1 or more")
-    if max_steps is not None and max_steps < 1:
-        raise ValueError(f"max_steps: got {max_steps}, allowed 1 or more")
     where = resolve(target)
     stored = _stored_config(run)
     seed = check_seed(seed if seed is not None else stored.get("seed", fresh_seed()))
@@ -193,12 +194,16 @@ def evaluate(
             player = _Player(where.name, env, chosen, seed, deterministic, max_steps)
             block = block or stored.get("block") or player.pick_block(episodes)
             blocks = -(-episodes // block)
+            from .store import named_files
+
             config = {
                 "kind": "evaluation",
                 "environment": where.reference or where.name,
                 "settings": dict(settings or {}),
+                "files": named_files(settings or {}),
                 "policy": name or _name(policy),
                 "policy_sha256": fingerprint(loaded),
+                "by_object": not isinstance(policy, str | Path),
                 "seed": seed,
                 "episodes": episodes,
                 "width": width,
@@ -271,8 +276,15 @@ def _play(
     if run is None:
         with progress_bar(label, total, progress) as advance:
             return pa.concat_tables(player.play(*span, advance) for span in spans)
-    from .store import RunFolder
+    from .store import CorruptFile, RunFolder
 
+    if config["policy_sha256"] is None and config["by_object"] and _stored_config(run):
+        warnings.warn(
+            f"{run}: the policy is an object without weights or name; whether it is the one that "
+            "began this run cannot be told",
+            UserWarning,
+            stacklevel=3,
+        )
     folder = RunFolder.create_or_resume(run, config)
     with folder.lock(), progress_bar(label, total, progress) as advance:
         for span in spans:
@@ -282,7 +294,15 @@ def _play(
                 folder.write_block("episodes", span[0], player.play(*span, advance))
         if not folder.finished:
             folder.finish()
-    return folder.read("episodes")
+    if problems := folder.verify():
+        raise CorruptFile(folder.path, "; ".join(problems))
+    table = folder.read("episodes")
+    if not np.array_equal(table.column("episode").to_numpy(), np.arange(config["episodes"])):
+        raise CorruptFile(
+            folder.path / "episodes",
+            f"does not hold the episodes 0 to {config['episodes'] - 1}, each once and in order",
+        )
+    return table
 
 
 @kernel(allocates=False)

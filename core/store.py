@@ -66,6 +66,7 @@ __all__ = [
     "RunMismatch",
     "StoreFailed",
     "machine",
+    "named_files",
     "read_json",
     "to_json",
     "write_atomic",
@@ -78,6 +79,20 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _KIND = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _BLOCK = re.compile(r"(\d{8})\.parquet")
 _LOCK = ".lock-"
+
+
+def named_files(options: Mapping[str, Any]) -> dict[str, str]:
+    """SHA-256 of every file that the values of some options name, by dotted option.
+
+    It belongs into the configuration of a run: an edited sample file makes another run.
+    """
+    hashes: dict[str, str] = {}
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            hashes.update({f"{key}.{k}": h for k, h in named_files(value).items()})
+        elif isinstance(value, str | Path) and Path(value).suffix and Path(value).is_file():
+            hashes[key] = hashlib.sha256(Path(value).read_bytes()).hexdigest()
+    return hashes
 
 
 class RunMismatch(ValueError):

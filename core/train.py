@@ -20,7 +20,7 @@ from .progress import progress_bar
 from .registry import did_you_mean, load_object, resolve, squash
 from .rollout import evaluate, one_thread
 from .safe_files import strict_json
-from .store import RunFolder
+from .store import RunFolder, named_files
 
 DEFAULT_ROLLOUT = 2048
 
@@ -139,7 +139,8 @@ def train(config: TrainConfig, run: str | Path, *, progress: bool = False) -> Tr
     start = time.monotonic()
     cls = algorithm_class(config.algorithm)
     options = resolved(config)
-    folder = RunFolder.create_or_resume(run, {"kind": "training", **options})
+    files = named_files(options)
+    folder = RunFolder.create_or_resume(run, {"kind": "training", "files": files, **options})
     with folder.lock(), preserved(), one_thread():
         folder.write("config.toml", dump_toml(options).encode())
         curve = _train(cls, config, folder, progress)

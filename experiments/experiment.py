@@ -16,7 +16,7 @@ from palestra.claims import Claim, Quantity, all_hold, claims_json, json_number
 from palestra.config import ConfigError, apply_settings, build, dump_toml, load_config, resolved
 from palestra.registry import UnknownName, did_you_mean, load_object, squash
 from palestra.report import Report
-from palestra.store import RunFolder, write_atomic
+from palestra.store import RunFolder, named_files, write_atomic
 
 PRESETS = ("full", "smoke")
 
@@ -124,7 +124,13 @@ def run(experiment: Experiment, folder: str | Path, *, progress: bool = False) -
     path = Path(folder)
     options = resolved(experiment)
     store = RunFolder.create_or_resume(
-        path, {"kind": "experiment", "experiment": experiment.name, "options": options}
+        path,
+        {
+            "kind": "experiment",
+            "experiment": experiment.name,
+            "options": options,
+            "files": named_files(options),
+        },
     )
     with store.lock():
         store.write("config.toml", dump_toml(options).encode())

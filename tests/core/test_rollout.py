@@ -749,8 +749,8 @@ def test_a_metric_with_the_name_of_a_column_is_refused():
         ({"episodes": 2.5}, "episodes: got 2.5"),
         ({"episodes": True}, "episodes: got True"),
         ({"width": 0}, "width: got 0"),
-        ({"block": 0}, "block: got 0, allowed 1 or more"),
-        ({"max_steps": 0}, "max_steps: got 0, allowed 1 or more"),
+        ({"block": 0}, "block: got 0, allowed an integer of at least 1"),
+        ({"max_steps": 0}, "max_steps: got 0, allowed an integer of at least 1"),
         ({"seed": -1}, "seed: got -1"),
     ],
 )
