@@ -33,6 +33,7 @@ TIME = "time_to_equilibrium"
 CLASSICAL = {"waiting": "wait", "DEFT": "deft", "DEFT, compensated": "deft-compensated"}
 PUBLISHED_SAMPLE = "oil"  # the claims below were measured on it
 
+# Chosen by hand on training seeds 0 to 2, about ten settings, scored on episodes of seed 99.
 PPO: dict[str, Any] = {
     "n_steps": 32,
     "batch_size": 1024,
