@@ -28,8 +28,21 @@ Mask = npt.NDArray[np.bool_]
 Options = Sequence[Mapping[str, Any]]
 
 
-class Step:
+class _Arrays:
+    """The arrays of a step, to be assigned freely; `Step` is what an environment gets to see."""
+
+    __slots__ = ("duration", "reward", "terminated", "truncated")
+
+    reward: Array
+    terminated: Array
+    truncated: Array
+    duration: Array
+
+
+class Step(_Arrays):
     """What one step writes; the core allocates and fills it before `advance`.
+
+    Assigning to an attribute writes into its array, and refuses what does not fit.
 
     Attributes:
         reward: float64 (B,) or (B, A), filled with 0.
@@ -39,29 +52,53 @@ class Step:
             differ in length.
     """
 
-    __slots__ = ("duration", "reward", "terminated", "truncated")
+    __slots__ = ()
 
     def __init__(self, rows: int, agents: int = 0) -> None:
         """A step of `rows` rows; with `agents` > 0 reward and terminated are (B, A)."""
         shape = (rows, agents) if agents else (rows,)
-        self.reward = np.zeros(shape)
-        self.terminated = np.zeros(shape, np.bool_)
-        self.truncated = np.zeros(rows, np.bool_)
-        self.duration = np.ones(rows)
+        place = object.__setattr__
+        place(self, "reward", np.zeros(shape))
+        place(self, "terminated", np.zeros(shape, np.bool_))
+        place(self, "truncated", np.zeros(rows, np.bool_))
+        place(self, "duration", np.ones(rows))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        array = getattr(self, name, None)
+        if value is array:  # the second half of `step.reward += ...`
+            return
+        if array is None:
+            raise AttributeError(f"step.{name}: allowed {', '.join(_Arrays.__slots__)}")
+        given = np.asarray(value)
+        kinds = "b" if array.dtype == np.bool_ else "biuf"
+        if given.dtype.kind not in kinds:
+            raise TypeError(f"step.{name}: got {given.dtype} values, expected {array.dtype}")
+        if given.shape not in {(), array.shape}:
+            raise ValueError(f"step.{name}: got shape {given.shape}, allowed {array.shape}")
+        array[...] = given
 
     def copy(self) -> Step:
         """A step with the same values in fresh arrays."""
-        step = Step.__new__(Step)
-        step.reward = self.reward.copy()
-        step.terminated = self.terminated.copy()
-        step.truncated = self.truncated.copy()
-        step.duration = self.duration.copy()
-        return step
+        return _assemble(
+            self.reward.copy(), self.terminated.copy(), self.truncated.copy(), self.duration.copy()
+        )
+
+    def __reduce__(self) -> Any:
+        return _assemble, (self.reward, self.terminated, self.truncated, self.duration)
 
     def clear(self) -> Step:
         """The same step, filled anew."""
         _clear(self.reward, self.terminated, self.truncated, self.duration)
         return self
+
+
+def _assemble(reward: Array, terminated: Mask, truncated: Mask, duration: Array) -> Step:
+    """A step of these arrays. Every step of a view makes one: the plain class is faster to fill."""
+    arrays: Any = _Arrays()
+    arrays.reward, arrays.terminated = reward, terminated
+    arrays.truncated, arrays.duration = truncated, duration
+    arrays.__class__ = Step
+    return arrays  # type: ignore[no-any-return]
 
 
 class BatchEnv(ABC):
@@ -82,6 +119,7 @@ class BatchEnv(ABC):
         horizon: episodes are truncated after this many steps (None: never). Applied by the core.
         rows: number of copies, B.
         everyone: the mask of all rows.
+        metrics_may_be_missing: whether NaN in a metric stands for "none in this episode".
         option_names: names that `begin` understands in `options`.
         passes_options_on: whether it hands options to something else that may know more names.
         anchors: scores to compare with (see `palestra.registry.Anchors`), or None.
@@ -93,6 +131,7 @@ class BatchEnv(ABC):
     horizon: int | None
     option_names: ClassVar[tuple[str, ...]] = ()
     passes_options_on: ClassVar[bool] = False
+    metrics_may_be_missing: ClassVar[bool] = False
     render_fps: ClassVar[int] = 10
 
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
@@ -132,7 +171,8 @@ class BatchEnv(ABC):
         """Advance the live rows by one step; touch no other row.
 
         Args:
-            actions: checked actions, (B, ...) in the dtypes of the action space.
+            actions: checked actions, (B, ...) in the dtypes of the action space. They may be the
+                caller's own arrays: read them, never write.
             live: bool (B,).
             streams: random streams; `streams.step` is k in the k-th step.
             step: to be written in live rows.
@@ -151,7 +191,8 @@ class BatchEnv(ABC):
     def metrics(self) -> dict[str, Array]:
         """The numbers a person of the field wants, each (B,), fixed names and dtypes.
 
-        The core reads them when an episode ends; `info` and the episode table carry them.
+        The core reads them when an episode ends; `info` and the episode table carry them. They
+        may be asked for at any time. NaN stops an evaluation, unless `metrics_may_be_missing`.
         """
         return {}
 
@@ -225,15 +266,34 @@ def _open_step(live, step, duration):  # type: ignore[no-untyped-def]
 
 
 @kernel(allocates=False)
-def _close_step(live, step, horizon, all_terminated, truncated, ended):  # type: ignore[no-untyped-def]
-    """Apply the horizon, mark the rows that ended, and count them."""
+def _close_step(live, step, horizon, all_terminated, truncated, ended, changed):  # type: ignore[no-untyped-def]
+    """Apply the horizon, mark the rows that ended in two masks, and count them."""
     count = 0
     for row in range(live.shape[0]):
         truncated[row] |= live[row] & (step[row] >= horizon)
         over = live[row] & (all_terminated[row] | truncated[row])
         ended[row] |= over
+        changed[row] |= over
         count += over
     return count
+
+
+@kernel(allocates=False)
+def _open_or_begin(ended, begun, stepped, step, duration, episode, upcoming, stride):  # type: ignore[no-untyped-def]
+    """Give the rows that are over their next episode, at step 0; count a step of the others."""
+    rows = ended.shape[0]
+    for row in range(rows):
+        begun[row] = ended[row]
+        stepped[row] = not ended[row]
+        ended[row] = False
+    for row in range(rows):
+        step[row] = (step[row] + np.uint32(1)) * stepped[row]
+    for row in range(rows):
+        duration[row] *= stepped[row]
+    for row in range(rows):
+        if begun[row]:
+            episode[row] = upcoming[row]
+            upcoming[row] += stride[row]
 
 
 @kernel(allocates=False)
@@ -267,7 +327,12 @@ class Episodes:
     """
 
     def __init__(self, env: BatchEnv) -> None:
-        """Take charge of an environment; no episode runs yet."""
+        """Take charge of an environment; no episode runs yet.
+
+        Raises:
+            TypeError, ValueError: the environment lacks what every environment must define.
+        """
+        _check_definition(env)
         rows = env.rows
         self.env = env
         self.rows = rows
@@ -284,7 +349,10 @@ class Episodes:
         # the method itself where it can be, because it is called in every step
         self._fresh = blank.copy if isinstance(blank, np.ndarray) else partial(copy_tree, blank)
         self._unwritten = Step(rows, self._agents)
+        self._unread: Mask = np.zeros(rows, np.bool_)
         self._masks = mask_buffer(env) if hasattr(env, "action_masks") else None
+        self.measures = type(env).metrics is not BatchEnv.metrics
+        self._metric_names = _checked_names(env, env.metrics())
 
     def seed(self, seed: int | Sequence[int] | None, rows: Mask | None = None) -> None:
         """Decide which episodes the rows play.
@@ -303,7 +371,7 @@ class Episodes:
             if self.seeded:
                 return
             seed = fresh_seed()
-        if isinstance(seed, Sequence | np.ndarray):
+        if isinstance(seed, Sequence) or (isinstance(seed, np.ndarray) and seed.ndim):
             seeds = [check_seed(s) for s in seed]
             if len(seeds) != self.rows:
                 raise ValueError(f"seed: got {len(seeds)} seeds, allowed {self.rows}, one a row")
@@ -323,12 +391,27 @@ class Episodes:
         rows: Mask | None = None,
         options: Options | None = None,
     ) -> None:
-        """`seed` and `begin` in one; a refused seed or option leaves running episodes alone."""
+        """`seed` and `begin` in one.
+
+        A refused seed leaves running episodes alone. Where the environment refuses an option,
+        nothing runs in the rows that were to begin, because it may have written to them; seed and
+        upcoming episodes stay what they were.
+        """
         rows = self.env.everyone if rows is None else rows
-        if options is not None:
-            self._chosen_episodes(rows, options)
-        self.seed(seed, rows)
-        self.begin(rows, options)
+        if options is None:
+            self.seed(seed, rows)
+            self.begin(rows)
+            return
+        self._chosen_episodes(rows, options)
+        before, seeded = self._books(), self.seeded
+        try:
+            self.seed(seed, rows)
+            self.begin(rows, options)
+        except BaseException:
+            self._reopen(before)
+            self.ended[rows] = True
+            self.seeded = seeded
+            raise
 
     def begin(self, rows: Mask, options: Options | None = None) -> None:
         """Begin the upcoming episode in the rows of the mask.
@@ -379,8 +462,50 @@ class Episodes:
         _open_step(live, streams.step, step.duration)
         self.env.advance(actions, live, streams, step)
         over = step.terminated if not self._agents else self._agents_left(step)
-        count = _close_step(live, streams.step, self._horizon, over, step.truncated, self.ended)
+        count = _close_step(
+            live, streams.step, self._horizon, over, step.truncated, self.ended, self._unread
+        )
         return step, count
+
+    def advance_or_begin(self, actions: Tree) -> tuple[Step, Mask, Mask, int]:
+        """Advance the running rows, and begin the next episode in the others (NEXT_STEP).
+
+        The same as `advance` followed by `begin`, in fewer calls; without agents.
+
+        Returns:
+            The step; the rows that advanced; those that began or ended an episode; how many
+            ended. All arrays are fresh.
+
+        Raises:
+            TypeError, ValueError: as `advance`.
+        """
+        actions = self.check_actions(actions)
+        ended, streams = self.ended, self.streams
+        if self._masks is not None:
+            self.check_masks(actions, ~ended)
+        step = self._unwritten.copy()
+        begun, stepped = np.empty(self.rows, np.bool_), np.empty(self.rows, np.bool_)
+        _open_or_begin(
+            ended,
+            begun,
+            stepped,
+            streams.step,
+            step.duration,
+            streams.episode,
+            self.upcoming,
+            self.stride,
+        )
+        try:
+            self.env.advance(actions, stepped, streams, step)
+            self.env.begin(begun, streams, None)
+        except BaseException:
+            ended |= begun
+            raise
+        over = step.terminated
+        count = _close_step(
+            stepped, streams.step, self._horizon, over, step.truncated, ended, begun
+        )
+        return step, stepped, begun, count
 
     def _agents_left(self, step: Step) -> Mask:
         """Report each agent's end once; an episode is over when all agents have left."""
@@ -413,34 +538,54 @@ class Episodes:
 
     def snapshot(self) -> dict[str, Array]:
         """Everything that decides how the rows go on; needs the environment's own `snapshot`."""
-        streams = self.streams
-        return {
-            "seed": streams.seed.copy(),
-            "episode": streams.episode.copy(),
-            "step": streams.step.copy(),
-            "upcoming": self.upcoming.copy(),
-            "stride": self.stride.copy(),
-            "ended": self.ended.copy(),
-            "left": self.left.copy(),
-            **{
-                f"env/{name}": array
-                for name, array in self.env.snapshot(self.env.everyone).items()  # type: ignore[attr-defined]
-            },
-        }
+        inside = self.env.snapshot(self.env.everyone)  # type: ignore[attr-defined]
+        return self._books() | {f"env/{name}": array for name, array in inside.items()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
         """Go on from a snapshot of as many rows."""
-        streams = self.streams
-        streams.set_seeds(state["seed"])
+        self._reopen(state)
         self.seeded = True
-        streams.episode[:] = state["episode"]
-        streams.step[:] = state["step"]
-        self.upcoming[:] = state["upcoming"]
-        self.stride[:] = state["stride"]
-        self.ended[:] = state["ended"]
-        self.left[:] = state["left"]
         inside = {k.removeprefix("env/"): v for k, v in state.items() if k.startswith("env/")}
         self.env.restore(inside, self.env.everyone)  # type: ignore[attr-defined]
+
+    def _books(self) -> dict[str, Array]:
+        """Copies of what the core itself keeps about the rows."""
+        streams = self.streams
+        kept = {
+            "seed": streams.seed,
+            "episode": streams.episode,
+            "step": streams.step,
+            "upcoming": self.upcoming,
+            "stride": self.stride,
+            "ended": self.ended,
+            "left": self.left,
+        }
+        return {name: array.copy() for name, array in kept.items()}
+
+    def _reopen(self, books: Mapping[str, Array]) -> None:
+        """Go on with the books as they were."""
+        streams = self.streams
+        streams.set_seeds(books["seed"])
+        streams.episode[:] = books["episode"]
+        streams.step[:] = books["step"]
+        self.upcoming[:] = books["upcoming"]
+        self.stride[:] = books["stride"]
+        self.ended[:] = books["ended"]
+        self.left[:] = books["left"]
+
+    def metrics(self) -> dict[str, Array]:
+        """The environment's metrics, each (B,).
+
+        Raises:
+            ValueError: other names than before.
+        """
+        values = self.env.metrics()
+        if values.keys() != self._metric_names:
+            raise ValueError(
+                f"metrics: {type(self.env).__name__} gave {sorted(values)}, "
+                f"at first {sorted(self._metric_names)}; names must not change"
+            )
+        return values
 
     def _chosen_episodes(self, rows: Mask, options: Options) -> dict[int, int]:
         """The episode that each row's options ask for, if they do; warns about unknown names."""
@@ -487,6 +632,53 @@ class Episodes:
 
     def _space_of(self, agent: str) -> spaces.Space[Any]:
         return agent_space(self.env, self.env.action_space, agent)
+
+
+INFO_ENTRIES = (
+    *("dt", "seed", "episode_id", "action_mask", "agent", "absent"),
+    *("terminal_observation", "TimeLimit.truncated", "final_obs", "final_info"),
+)
+TABLE_COLUMNS = (
+    *("episode", "return", "length", "duration"),
+    *("terminated", "truncated", "truncated_by_runner"),
+)
+RESERVED = frozenset(INFO_ENTRIES + TABLE_COLUMNS)
+
+
+def _checked_names(env: BatchEnv, values: Any) -> frozenset[str]:
+    """The names of an environment's metrics, after a look at what it gives."""
+    name = type(env).__name__
+    if not isinstance(values, dict):
+        raise TypeError(f"metrics: {name} gave {type(values).__name__}, expected a dict of arrays")
+    for key, array in values.items():
+        if not isinstance(key, str) or key in RESERVED or key.startswith(("_", "return/")):
+            raise ValueError(
+                f"metrics: {name} gave the name {key!r}; allowed any string but "
+                f"{', '.join(sorted(RESERVED))}, return/... and _..."
+            )
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+            raise TypeError(f"metrics[{key!r}]: {name} gave {array!r:.60}, expected an array")
+        if array.shape != (env.rows,):
+            raise ValueError(
+                f"metrics[{key!r}]: {name} gave shape {array.shape}, allowed ({env.rows},)"
+            )
+    return frozenset(values)
+
+
+def _check_definition(env: BatchEnv) -> None:
+    """Raise what helps the author of an environment that is not complete."""
+    name = type(env).__name__
+    if not hasattr(env, "everyone"):
+        raise TypeError(f"{name}.__init__ must call super().__init__(rows, horizon=...)")
+    for attribute in ("observation_space", "action_space"):
+        space = getattr(env, attribute, None)
+        if not isinstance(space, spaces.Space):
+            raise TypeError(f"{name}.{attribute}: got {space!r}, expected a gymnasium space")
+    agents = env.agents
+    if not isinstance(agents, tuple) or not all(isinstance(agent, str) for agent in agents):
+        raise TypeError(f"{name}.agents: got {agents!r}, expected a tuple of names")
+    if len(set(agents)) < len(agents):
+        raise ValueError(f"{name}.agents: got {agents!r}, allowed each name once")
 
 
 def refuse_masked(

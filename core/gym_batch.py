@@ -36,6 +36,7 @@ class GymBatch(BatchEnv):
     """
 
     passes_options_on = True
+    metrics_may_be_missing = True
 
     def __init__(
         self,

@@ -390,6 +390,8 @@ class _Player:
             step, ended = self._advance(actions, live)
             self._check_finite("reward", step.reward, live)
             self._check_finite("duration", step.duration, live)
+            if step.duration.min() < 0:
+                self._refuse_negative(step.duration)
             rows.add(step)
             observation = episodes.observe()
             self._check_finite("observation", observation, live)
@@ -397,7 +399,11 @@ class _Player:
                 ended += self._cut(live, rows)
             if ended:
                 over = episodes.ended & live
-                rows.close(over, first, episodes, step)
+                metrics = episodes.metrics()
+                if not env.metrics_may_be_missing:
+                    for metric, values in metrics.items():
+                        self._check_finite(f"metric {metric}", values, over)
+                rows.close(over, first, episodes, step, metrics)
                 left[over] -= 1
                 live = live & (left > 0)
                 playing = int(np.count_nonzero(live))
@@ -448,6 +454,14 @@ class _Player:
         rows.cut |= long
         return int(np.count_nonzero(long))
 
+    def _refuse_negative(self, duration: Array) -> None:
+        row = int(np.argmin(duration))
+        streams = self.episodes.streams
+        raise ValueError(
+            f"{self.name}: seed {self.seed}, episode {int(streams.episode[row])}, "
+            f"step {int(streams.step[row])}: duration is {duration[row]}, allowed 0 or more"
+        )
+
     def _check_finite(self, field: str, tree: Tree, live: Array) -> None:
         for path, leaf in [("", tree)] if isinstance(tree, np.ndarray) else leaves(tree):
             if leaf.dtype.kind != "f":
@@ -470,11 +484,7 @@ class _Player:
 
 
 def table_columns(env: BatchEnv) -> dict[str, Any]:
-    """Names and dtypes of the episode table of an environment; see `Evaluation`.
-
-    Raises:
-        ValueError: a metric has the name of another column.
-    """
+    """Names and dtypes of the episode table of an environment; see `Evaluation`."""
     columns: dict[str, Any] = {
         "episode": np.uint64,
         "return": np.float64,
@@ -485,10 +495,7 @@ def table_columns(env: BatchEnv) -> dict[str, Any]:
         "truncated": np.bool_,
         "truncated_by_runner": np.bool_,
     }
-    for name, values in env.metrics().items():
-        if name in columns:
-            raise ValueError(f"metrics: {name!r} is a column of the episode table already")
-        columns[name] = values.dtype
+    columns |= {name: values.dtype for name, values in env.metrics().items()}
     return columns
 
 
@@ -508,7 +515,9 @@ class _Rows:
         self.returns += step.reward if step.reward.ndim == 2 else step.reward[:, np.newaxis]
         self.durations += step.duration
 
-    def close(self, over: Array, first: int, episodes: Episodes, step: Any) -> None:
+    def close(
+        self, over: Array, first: int, episodes: Episodes, step: Any, metrics: dict[str, Array]
+    ) -> None:
         """Write the rows of ended episodes into the table."""
         streams, columns = episodes.streams, self.columns
         place = (streams.episode[over] - np.uint64(first)).astype(np.int64)
@@ -522,7 +531,7 @@ class _Rows:
         columns["terminated"][place] = np.asarray(ends)[over]
         columns["truncated"][place] = step.truncated[over]
         columns["truncated_by_runner"][place] = self.cut[over]
-        for name, values in self.env.metrics().items():
+        for name, values in metrics.items():
             columns[name][place] = values[over]
         self.returns[over] = 0.0
         self.durations[over] = 0.0

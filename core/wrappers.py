@@ -39,6 +39,11 @@ class Wrapper(BatchEnv):
         """Whether the environment inside hands options on."""
         return self.env.passes_options_on
 
+    @property
+    def metrics_may_be_missing(self) -> bool:  # type: ignore[override]
+        """Whether NaN in a metric of the environment inside stands for "none"."""
+        return self.env.metrics_may_be_missing
+
     def stream_name(self) -> str:
         """The name of the environment inside: wrapped or not, the episodes are the same."""
         return self.env.stream_name()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -69,6 +70,7 @@ class GymView(gymnasium.Env[Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; see the class for what `seed` and `options` choose."""
         episodes = self.episodes
+        options = check_options(options)
         episodes.reset(seed, options=None if options is None else [options])
         if seed is not None:  # nothing draws from np_random, but Gymnasium's checker looks at it
             super().reset(seed=int(seed))
@@ -103,7 +105,7 @@ class GymView(gymnasium.Env[Any, Any]):
         if terminated or truncated:
             episodes.ended[0] = True
             info.update(self._ids())
-            info.update({k: v[0].item() for k, v in self.batch.metrics().items()})
+            info.update({k: v[0].item() for k, v in episodes.metrics().items()})
         if self.render_mode == "human":
             self.render()
         observation = out[0] if self._plain else take(out, 0)
@@ -160,6 +162,13 @@ def check_render_mode(mode: str | None, allowed: tuple[str, ...]) -> None:
     """Raise ValueError unless the mode is None or one of the allowed ones."""
     if mode is not None and mode not in allowed:
         raise ValueError(f"render_mode: got {mode!r}, allowed {', '.join(allowed)} or None")
+
+
+def check_options(options: Any) -> Any:
+    """Return the options; raise TypeError unless they are None or a mapping."""
+    if options is not None and not isinstance(options, Mapping):
+        raise TypeError(f"options: got {options!r}, expected a mapping or None")
+    return options
 
 
 def one_row(action: Any) -> Tree:

@@ -15,7 +15,7 @@ from pettingzoo import AECEnv, ParallelEnv
 
 from ..batch import BatchEnv, Episodes, Step, agent_space, keyed_by_agents, refuse_masked
 from ..spaces import ActionCheck, Array, Tree, allocate, legal_space, put, take
-from .gym import check_render_mode, one_row
+from .gym import check_options, check_render_mode, one_row
 
 
 class _Agents:
@@ -51,6 +51,7 @@ class _Agents:
         return {name: copy.deepcopy(agent_space(self.env, space, name)) for name in self.names}
 
     def begin(self, seed: int | None, options: dict[str, Any] | None) -> None:
+        check_options(options)
         self.episodes.reset(seed, options=None if options is None else [options])
 
     def advance(self, actions: Mapping[str, Any]) -> Step:
@@ -95,7 +96,7 @@ class _Agents:
         if step is None or self.episodes.ended[0]:
             shared.update(seed=streams.seed.item(), episode_id=streams.episode.item())
         if step is not None and self.episodes.ended[0]:
-            shared.update({k: v[0].item() for k, v in self.env.metrics().items()})
+            shared.update({k: v[0].item() for k, v in self.episodes.metrics().items()})
         infos = {name: dict(shared) for name in self.names}
         if self._masked:
             for name, space in self.action_spaces.items():

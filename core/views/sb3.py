@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from ..batch import BatchEnv, Episodes, Step, agent_space, keyed_by_agents
 from ..spaces import Array, Tree, legal_space, map_tree, take, take_rows
+from ..streams import check_seed
 from .gym import check_render_mode
 
 FIXED = ("rows", "horizon", "agents", "observation_space", "action_space")
@@ -62,17 +64,17 @@ class SB3View(VecEnv):
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
         """Choose the seed of the next reset; row r plays episodes r, r + B, ... of it."""
-        self._seed = seed
+        self._seed = None if seed is None else check_seed(seed)
         return [seed] * self.num_envs
 
     def reset(self) -> Tree:
         """Begin the next episode in all rows."""
         episodes = self.episodes
         options = self._options[:: self._agents] if any(self._options) else None
-        episodes.reset(self._seed, options=options)
-        self._seed = None
+        seed, self._seed = self._seed, None
         self._reset_seeds()
         self._reset_options()
+        episodes.reset(seed, options=options)
         self._returns[:] = 0.0
         self._absent[:] = False
         streams = episodes.streams
@@ -123,7 +125,7 @@ class SB3View(VecEnv):
         rows = done.nonzero()[0]
         final, metrics, elapsed = (
             take_rows(observation, rows),
-            self.batch.metrics(),
+            self.episodes.metrics(),
             self._elapsed(),
         )
         for index, row in enumerate(rows.tolist()):
@@ -171,7 +173,7 @@ class SB3View(VecEnv):
             places = done.nonzero()[0]
             final, metrics, elapsed = (
                 take_rows(folded, places),
-                self.batch.metrics(),
+                self.episodes.metrics(),
                 self._elapsed(),
             )
             cut = np.repeat(step.truncated, agents) & ~left & ~self._absent
@@ -233,6 +235,18 @@ class SB3View(VecEnv):
         self._sampled_row = (self._sampled_row + 1) % self.num_envs
         return self._action_masks()[self._sampled_row]  # type: ignore[no-any-return]
 
+    def _get_indices(self, indices: Any) -> list[int]:
+        """The rows that are meant.
+
+        Raises:
+            IndexError: there is no such row.
+        """
+        chosen = [operator.index(row) for row in super()._get_indices(indices)]
+        for row in chosen:
+            if not -self.num_envs <= row < self.num_envs:
+                raise IndexError(f"indices: got {row}, allowed 0 to {self.num_envs - 1}")
+        return [row % self.num_envs for row in chosen]
+
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         """The same attribute for each asked row: of the view, else of the environment."""
         owner = self if hasattr(self, attr_name) else self.batch
@@ -248,7 +262,7 @@ class SB3View(VecEnv):
         """
         if attr_name in FIXED:
             raise ValueError(f"set_attr: {attr_name!r} is fixed when the view is made")
-        if indices is not None and len(list(self._get_indices(indices))) != self.num_envs:
+        if indices is not None and len(self._get_indices(indices)) != self.num_envs:
             raise ValueError(f"set_attr: rows share one environment; got indices {indices!r}")
         setattr(self.batch, attr_name, value)
 
@@ -256,7 +270,7 @@ class SB3View(VecEnv):
         self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any
     ) -> list[Any]:
         """Call a method: masks and pictures row by row, anything else once for the batch."""
-        rows = list(self._get_indices(indices))
+        rows = self._get_indices(indices)
         if method_name == "action_masks" and self._masked:
             masks = self._action_masks()
             return [masks[row] for row in rows]

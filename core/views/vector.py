@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space
 
 from ..batch import BatchEnv, Episodes, Mask
 from ..spaces import Array, Tree, draw_legal, take, take_rows
-from .gym import check_render_mode
+from .gym import check_options, check_render_mode
 
 
 class LegalActions(spaces.MultiDiscrete):
@@ -66,6 +66,7 @@ class VectorView(gymnasium.vector.VectorEnv[Any, Any, Any]):
             raise ValueError(f'env: got agents {env.agents}; use view="parallel", "aec" or "sb3"')
         check_render_mode(render_mode, ("rgb_array",))
         self.autoreset_mode = _mode(autoreset_mode)
+        self._next_step = self.autoreset_mode is AutoresetMode.NEXT_STEP
         self._same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         self.metadata = {
             "autoreset_mode": self.autoreset_mode,
@@ -93,10 +94,9 @@ class VectorView(gymnasium.vector.VectorEnv[Any, Any, Any]):
         """Begin episodes: in all rows, or in the rows of `options["reset_mask"]`."""
         episodes = self.episodes
         rows = self.batch.everyone
-        if options is not None:
-            options = dict(options)
-            if "reset_mask" in options:
-                rows = _reset_mask(options.pop("reset_mask"), self.num_envs)
+        options = dict(check_options(options) or {})
+        if "reset_mask" in options:
+            rows = _reset_mask(options.pop("reset_mask"), self.num_envs)
         if not episodes.seeded and not rows.all():
             raise ResetNeeded("reset: the first reset must begin all rows")
         try:
@@ -115,38 +115,32 @@ class VectorView(gymnasium.vector.VectorEnv[Any, Any, Any]):
             TypeError, ValueError: illegal actions; nothing has changed then.
         """
         episodes = self.episodes
-        begun = None
+        if not episodes.seeded:
+            raise ResetNeeded("step: no episode has begun; call reset() first")
+        changed = None
         if not self._waiting:
-            if not episodes.seeded:
-                raise ResetNeeded("step: no episode has begun; call reset() first")
             stepped = self.batch.everyone.copy()
             step, ended = episodes.advance(actions)
+            if ended:
+                changed = episodes.ended.copy()
+        elif self._next_step:
+            step, stepped, changed, ended = episodes.advance_or_begin(actions)
         else:
-            if self.autoreset_mode is not AutoresetMode.NEXT_STEP or not episodes.seeded:
-                rows = np.flatnonzero(episodes.ended).tolist()
-                raise ResetNeeded(
-                    f"step: rows {rows} are over; begin them with "
-                    'reset(options={"reset_mask": ...}) first'
-                )
-            begun = episodes.ended.copy()
-            stepped = ~begun
-            step, ended = episodes.advance(actions, stepped)
-            episodes.begin(begun)
+            rows = np.flatnonzero(episodes.ended).tolist()
+            raise ResetNeeded(
+                f"step: rows {rows} are over; begin them with "
+                'reset(options={"reset_mask": ...}) first'
+            )
         observation = episodes.observe()
         infos: dict[str, Any] = {"dt": step.duration, "_dt": stepped}
-        self._waiting = ended
         if ended and self._same_step:
             self._begin_again(observation, infos)
-            self._waiting = 0
-        elif ended or begun is not None:
-            over = episodes.ended.copy()
-            if begun is None:
-                begun = over
-            else:
-                begun |= over
-            self._add_ids(infos, begun)
-            if ended:
-                self._add_metrics(infos, over)
+            return observation, step.reward, step.terminated, step.truncated, infos
+        self._waiting = ended
+        if changed is not None:
+            self._add_ids(infos, changed)
+        if ended and episodes.measures:
+            self._add_metrics(infos, episodes.ended.copy())
         return observation, step.reward, step.terminated, step.truncated, infos
 
     def _begin_again(self, observation: Tree, infos: dict[str, Any]) -> None:
@@ -171,7 +165,7 @@ class VectorView(gymnasium.vector.VectorEnv[Any, Any, Any]):
         infos["episode_id"], infos["_episode_id"] = streams.episode.copy(), rows
 
     def _add_metrics(self, infos: dict[str, Any], rows: Mask) -> None:
-        for name, values in self.batch.metrics().items():
+        for name, values in self.episodes.metrics().items():
             infos[name] = np.where(rows, values, values.dtype.type(0))
             infos[f"_{name}"] = rows
 

@@ -732,16 +732,6 @@ def test_columns_are_read_by_name_and_truth_values_are_rates():
     assert done.table.schema.field("truncated_by_runner").type == pa.bool_()
 
 
-class Clash(Counter):
-    def metrics(self):
-        return {"return": np.zeros(self.rows)}
-
-
-def test_a_metric_with_the_name_of_a_column_is_refused():
-    with pytest.raises(ValueError, match="'return' is a column of the episode table"):
-        evaluate(zero, Clash, episodes=1)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
