@@ -19,6 +19,7 @@ from palestra.batch import BatchEnv, Mask, Options, Step
 from palestra.kernels import kernel
 from palestra.streams import Streams, uniform
 
+from . import checks
 from .bloch import (
     SPLIT_TOLERANCE,
     Ensemble,
@@ -37,6 +38,11 @@ Array = npt.NDArray[Any]
 
 TIME_SCALE = 0.02  # s; the observation gives times since excitation in units of 20 ms
 OBSERVATION_LIMIT = 10.0
+SMALLEST_FLIP = 1e-6  # rad, of a largest flip angle
+SMALLEST_TOL = 1e-9  # of equilibrium; rounding stands at 1e-16
+LONGEST_HORIZON = 1_000_000  # steps: each keeps its event
+
+POLARISATION, FLIP = (-1.0, 1.0), (0.0, 2 * math.pi)  # of a start state
 
 # Draws of step 0 beyond those of the sample
 DRAW_TAU0, DRAW_THETA0, DRAW_POLARISATION = 16, 17, 18
@@ -50,9 +56,9 @@ class PulseAction:
         tau = tau_min (tau_max / tau_min)^((a2 + 1) / 2)
 
     Attributes:
-        theta_max: largest flip angle, rad.
-        tau_min: shortest delay, s.
-        tau_max: longest delay, s.
+        theta_max: largest flip angle, rad; 1e-6 to 2 pi.
+        tau_min: shortest delay, s; from 1 ns.
+        tau_max: longest delay, s; above tau_min, to 1e6 s.
     """
 
     theta_max: float = math.pi
@@ -60,11 +66,11 @@ class PulseAction:
     tau_max: float = 4e-2
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.theta_max <= 2 * math.pi:
-            raise ValueError(f"theta_max: got {self.theta_max}, allowed above 0 to 2 pi rad")
-        if not 0.0 < self.tau_min < math.inf:
-            raise ValueError(f"tau_min: got {self.tau_min}, allowed above 0 s")
-        if not self.tau_min < self.tau_max < math.inf:
+        checks.without_numpy_scalars(self)
+        checks.number("theta_max", self.theta_max, (SMALLEST_FLIP, 2 * math.pi), "rad")
+        checks.number("tau_min", self.tau_min, checks.DELAY, "s")
+        checks.number("tau_max", self.tau_max, checks.DELAY, "s")
+        if not self.tau_min < self.tau_max:
             raise ValueError(
                 f"tau_max: got {self.tau_max}, allowed above tau_min = {self.tau_min} s"
             )
@@ -240,13 +246,15 @@ class PulseEnv(BatchEnv):
         tau_max: float,
     ) -> None:
         super().__init__(rows, horizon=horizon)
-        if horizon is None:
-            raise ValueError("horizon: got None, allowed an integer of at least 1")
+        checks.integer("horizon", horizon, 1, LONGEST_HORIZON)
+        horizon = int(horizon)
         self.sample = load_sample(sample)
         self.action = PulseAction(theta_max, tau_min, tau_max)
-        self._polarisation_span = _span("polarisation", polarisation, -1.0, 1.0)
-        self._theta0_span = _span("theta0", theta0, 0.0, 2 * math.pi)
-        self._tau0_span = _span("tau0", tau0, 0.0, math.inf)
+        self._tau_limits = (0.0, checks.beyond_turns(self.sample.reach_hz))
+        checks.number("tau_max", tau_max, self._tau_limits, self._why_tau_ends)
+        self._polarisation_span = _span("polarisation", polarisation, POLARISATION)
+        self._theta0_span = _span("theta0", theta0, FLIP, "rad")
+        self._tau0_span = _span("tau0", tau0, self._tau_limits, self._why_tau_ends)
         self._steps = horizon  # scale of the observed step, even where the core shortens episodes
         self.sample.warn_of_revival(self._tau0_span[1] + horizon * tau_max)
 
@@ -265,6 +273,13 @@ class PulseEnv(BatchEnv):
         instrument = self.sample.instrument
         finite = instrument.pulse_model == "finite"
         self._nu1 = float(instrument.nu1_max_hz) if finite else 0.0
+
+    @property
+    def _why_tau_ends(self) -> str:
+        """Unit of a delay, and what bounds it."""
+        if self._tau_limits[1] == checks.DELAY[1]:
+            return "s"
+        return f"s with offsets of up to {self.sample.reach_hz:.3g} Hz"
 
     def _start(self, rows: Mask, streams: Streams, options: Options | None) -> None:
         """Draw the sample and the start state of the masked rows."""
@@ -304,25 +319,27 @@ class PulseEnv(BatchEnv):
         given: dict[str, Array],
         states: dict[int, Array],
     ) -> None:
-        limits = {"polarisation": (-1.0, 1.0), "theta0": (0.0, 2 * math.pi), "tau0": (0.0, 1e9)}
-        for name, (low, high) in limits.items():
+        limits = {
+            "polarisation": (POLARISATION, ""),
+            "theta0": (FLIP, "rad"),
+            "tau0": (self._tau_limits, self._why_tau_ends),
+        }
+        for name, (span, unit) in limits.items():
             if name in options:
-                value = options[name]
-                if not isinstance(value, int | float | np.number) or not low <= value <= high:
-                    raise ValueError(
-                        f"options[{name!r}]: got {value!r}, allowed {low:g} to {high:g}"
-                    )
-                given[name][row] = value
+                checks.number(f"options[{name!r}]", options[name], span, unit)
+                given[name][row] = options[name]
         if "magnetisation" in options:
             shape = self.m.shape[1:]
-            state = np.asarray(options["magnetisation"], np.float64)
+            state = _numbers("options['magnetisation']", options["magnetisation"])
             if state.shape not in (shape, (3,)):
                 raise ValueError(
                     f"options['magnetisation']: got shape {state.shape}, allowed {shape} or (3,)"
                 )
-            if not (np.linalg.norm(state, axis=0) <= 1.0 + 1e-9).all():
+            length = np.linalg.norm(state, axis=0)
+            if not (length <= 1.0 + 1e-9).all():
                 raise ValueError(
-                    "options['magnetisation']: got vectors longer than 1 or not finite"
+                    "options['magnetisation']: got vectors longer than 1 or not finite (of length "
+                    f"{length.max():g}), allowed lengths of 0 to 1"
                 )
             states[row] = (
                 state if state.shape == shape else np.repeat(state[:, np.newaxis], shape[1], 1)
@@ -424,13 +441,23 @@ class PulseEnv(BatchEnv):
             array[rows] = state[name]
 
 
-def _span(name: str, span: Sequence[float], low: float, high: float) -> tuple[float, float]:
-    """A range (from, to) within [low, high]."""
-    ends = tuple(float(end) for end in span)
-    if len(ends) != 2 or not low <= ends[0] <= ends[1] <= high:
-        allowed = f"(from, to) within {low:g} to {high:g}, from <= to"
-        raise ValueError(f"{name}: got {tuple(span)}, allowed {allowed}")
-    return ends[0], ends[1]
+def _span(
+    name: str, span: Sequence[float], limits: tuple[float, float], unit: str = ""
+) -> tuple[float, float]:
+    """A range (low, high) within limits."""
+    checks.span(name, span, limits, unit)
+    return float(span[0]), float(span[1])
+
+
+def _numbers(name: str, value: Any) -> Array:
+    """An array of real numbers, float64."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):  # ragged rows
+        array = np.asarray(None)
+    if array.dtype.kind not in "iuf":
+        raise ValueError(f"{name}: got {checks.shown(value)}, allowed an array of real numbers")
+    return array.astype(np.float64)
 
 
 # ------------------------------------------------------------------------ back to equilibrium
@@ -599,8 +626,7 @@ class NMRRelax(PulseEnv):
             tau_min=tau_min,
             tau_max=tau_max,
         )
-        if not 0.0 < tol < 1.0:
-            raise ValueError(f"tol: got {tol}, allowed above 0 and below 1")
+        checks.number("tol", tol, (SMALLEST_TOL, math.nextafter(1.0, 0.0)), "(below 1)")
         self.tol = float(tol)
         self._fraction = np.array([s.fraction for s in self.sample.species], np.float64)
         self._off = np.zeros_like(self._fraction)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from . import checks
 from .bloch import (
     Ensemble,
     apply_propagator,
@@ -28,6 +29,11 @@ from .bloch import (
 )
 
 Array = npt.NDArray[Any]
+
+LARGEST_ANGLE = 1e6  # rad
+LONGEST_EVENT = 1e9  # s
+SHORTEST_DWELL = 1e-12  # s
+MOST_SAMPLES = 100_000_000  # of one event
 
 
 @dataclass(frozen=True)
@@ -45,13 +51,10 @@ class Receive:
     samples: int
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.first < math.inf:
-            raise ValueError(f"first: got {self.first!r}, allowed 0 s or more")
-        if not 0.0 < self.dwell < math.inf:
-            raise ValueError(f"dwell: got {self.dwell!r}, allowed above 0 s")
-        whole = isinstance(self.samples, int) and not isinstance(self.samples, bool)
-        if not whole or self.samples < 1:
-            raise ValueError(f"samples: got {self.samples!r}, allowed an integer of at least 1")
+        checks.without_numpy_scalars(self)
+        checks.number("first", self.first, (0.0, LONGEST_EVENT), "s")
+        checks.number("dwell", self.dwell, (SHORTEST_DWELL, LONGEST_EVENT), "s")
+        checks.integer("samples", self.samples, 1, MOST_SAMPLES)
 
     @property
     def times(self) -> Array:
@@ -87,14 +90,15 @@ class Event:
     label: str = ""
 
     def __post_init__(self) -> None:
+        checks.without_numpy_scalars(self)
         for name in ("theta", "phi"):
-            value = getattr(self, name)
-            if not _is_number(value):
-                raise ValueError(f"{name}: got {value!r}, allowed a finite angle in rad")
+            checks.number(name, getattr(self, name), (-LARGEST_ANGLE, LARGEST_ANGLE), "rad")
         for name in ("t_pulse", "tau"):
-            value = getattr(self, name)
-            if not _is_number(value) or value < 0.0:
-                raise ValueError(f"{name}: got {value!r}, allowed 0 s or more")
+            checks.number(name, getattr(self, name), (0.0, LONGEST_EVENT), "s")
+        if self.receive is not None:
+            checks.instance("receive", self.receive, Receive, "a Receive or None")
+        checks.flag("spoil", self.spoil)
+        checks.instance("label", self.label, str, "a string")
         if self.receive is not None and self.receive.last > self.tau * (1.0 + 1e-12):
             raise ValueError(
                 f"receive: last sample at {self.receive.last} s, allowed up to tau = {self.tau} s"
@@ -114,8 +118,7 @@ class Event:
         Raises:
             ValueError: time outside 0 to duration.
         """
-        if not 0.0 <= time <= self.duration:
-            raise ValueError(f"time: got {time}, allowed 0 to {self.duration} s")
+        checks.number("time", time, (0.0, self.duration), "s")
         if time < self.t_pulse:
             part = time / self.t_pulse
             before = replace(
@@ -128,11 +131,6 @@ class Event:
         before = replace(self, tau=passed, receive=early, spoil=False)
         after = replace(self, theta=0.0, t_pulse=0.0, tau=self.tau - passed, receive=late)
         return before, after
-
-
-def _is_number(value: Any) -> bool:
-    number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
-    return number and math.isfinite(value)
 
 
 def _split_receive(receive: Receive | None, time: float) -> tuple[Receive | None, Receive | None]:
@@ -183,8 +181,7 @@ class EventList:
         Raises:
             ValueError: time outside 0 to duration.
         """
-        if not 0.0 <= time <= self.duration:
-            raise ValueError(f"time: got {time}, allowed 0 to {self.duration} s")
+        checks.number("time", time, (0.0, self.duration), "s")
         left = time
         for k, event in enumerate(self.events):
             if left < event.duration:
@@ -208,7 +205,12 @@ class EventList:
         Raises:
             ValueError: not such a document.
         """
-        document = json.loads(text)
+        try:
+            document = json.loads(text)
+        except RecursionError:
+            raise ValueError("event list: nested too deeply, allowed a list of events") from None
+        except ValueError as reason:
+            raise ValueError(f"event list: not JSON: {reason}") from None
         if not isinstance(document, dict) or not isinstance(document.get("events"), list):
             raise ValueError('event list: got no "events", allowed {"events": [...]}')
         return EventList(tuple(_event(k, row) for k, row in enumerate(document["events"])))
@@ -261,7 +263,9 @@ def _row(event: Event) -> tuple[Any, ...]:
     )
 
 
-def _event(k: int, row: dict[str, Any]) -> Event:
+def _event(k: int, row: Any) -> Event:
+    if not isinstance(row, dict):
+        raise ValueError(f"event {k}: got {checks.shown(row)}, allowed {{{', '.join(_COLUMNS)}}}")
     try:
         samples = int(row["samples"])
         first, dwell = float(row["first_sample_us"]) * 1e-6, float(row["dwell_us"]) * 1e-6
@@ -276,7 +280,7 @@ def _event(k: int, row: dict[str, Any]) -> Event:
         )
     except KeyError as missing:
         raise ValueError(f"event {k}: {missing} is missing") from None
-    except (TypeError, ValueError) as reason:
+    except (TypeError, ValueError, OverflowError) as reason:
         raise ValueError(f"event {k}: {reason}") from None
 
 
@@ -291,8 +295,11 @@ def receiver(tau: float, dead_time: float, dwell: float) -> Receive | None:
     Raises:
         ValueError: the dead time fills the delay.
     """
-    if not 0.0 <= dead_time < tau:
+    checks.number("tau", tau, (0.0, LONGEST_EVENT), "s")
+    checks.number("dead_time", dead_time, (0.0, LONGEST_EVENT), "s")
+    if not dead_time < tau:
         raise ValueError(f"dead_time: got {dead_time}, allowed 0 to below the delay {tau} s")
+    checks.number("dwell", dwell, (SHORTEST_DWELL, LONGEST_EVENT), "s")
     return Receive(dead_time, dwell, 1 + int((tau - dead_time) / dwell * (1 + 1e-12)))
 
 

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from . import checks
 from .bloch import Ensemble
-from .events import Event, EventList, pulse_train, receiver, run
+from .events import LONGEST_EVENT, Event, EventList, pulse_train, receiver, run
 
 Array = npt.NDArray[Any]
 
 X, Y, MINUS_X = 0.0, math.pi / 2, math.pi
 NINETY, INVERSION = math.pi / 2, math.pi
+MOST_PULSES = 1_000_000  # of a train
 
 
 # -------------------------------------------------------------------- inversion pulses, composite
@@ -50,7 +52,12 @@ def bb1(theta: float = INVERSION, phi: float = X) -> EventList:
 
 
 def with_nutation(pulses: EventList, nu1_hz: float) -> EventList:
-    """The same pulses with the length they have at a nutation frequency of nu1_hz."""
+    """The same pulses with the length they have at a nutation frequency of nu1_hz.
+
+    Raises:
+        ValueError: nu1_hz outside 1 to 1e7 Hz.
+    """
+    checks.number("nu1_hz", nu1_hz, checks.NUTATION, "Hz")
     return EventList(
         tuple(
             Event(e.theta, e.phi, abs(e.theta) / (2 * math.pi * nu1_hz), e.tau, e.receive, e.spoil)
@@ -68,7 +75,13 @@ def inversion_profile(
         pulse: the pulse; hard parts ignore the offset, those with a length do not.
         offset_hz: offsets, broadcast with b1.
         b1: transmit field over its nominal value.
+
+    Raises:
+        ValueError: an offset or a field strength that is not finite.
     """
+    for name, values in (("offset_hz", offset_hz), ("b1", b1)):
+        if not np.isfinite(np.asarray(values, np.float64)).all():
+            raise ValueError(f"{name}: got {checks.shown(values)}, allowed finite numbers")
     offset, strength = np.broadcast_arrays(
         np.asarray(offset_hz, np.float64), np.asarray(b1, np.float64)
     )
@@ -91,11 +104,13 @@ def inversion_profile(
 
 def saturation_train(theta: float, TR: float, shots: int) -> EventList:
     """Pulses theta every TR, with an ideal spoiler before each next one."""
+    checks.integer("shots", shots, 1, MOST_PULSES)
     return EventList((Event(theta, X, tau=TR, spoil=True, label="shot"),)) * shots
 
 
 def bssfp(alpha: float, TR: float, pulses: int) -> EventList:
     """Balanced steady-state free precession: alpha/2, then alpha every TR, phases alternating."""
+    checks.integer("pulses", pulses, 1, MOST_PULSES)
     train = tuple(
         Event(alpha, MINUS_X if k % 2 == 0 else X, tau=TR, label="bSSFP") for k in range(pulses)
     )
@@ -134,8 +149,11 @@ def cpmg(
     With `flip_back` the last echo is returned to +z before the wait (DE-CPMG).
 
     Raises:
-        ValueError: dead_time of te / 2 or more.
+        ValueError: dead_time of te / 2 or more; less than one echo; times that are not allowed.
     """
+    checks.integer("echoes", echoes, 1, MOST_PULSES)
+    checks.number("te", te, (0.0, LONGEST_EVENT), "s")
+    checks.number("dead_time", dead_time, (0.0, LONGEST_EVENT), "s")
     if not 0.0 <= dead_time < te / 2:
         raise ValueError(f"dead_time: got {dead_time}, allowed 0 to below te / 2 = {te / 2} s")
 

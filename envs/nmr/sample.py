@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import tomllib
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -24,7 +25,9 @@ import numpy.typing as npt
 from palestra.kernels import kernel
 from palestra.streams import philox
 
-from .bloch import Ensemble
+from . import checks
+from .bloch import SPLIT_TOLERANCE, Ensemble, split_steps
+from .checks import shown
 
 Array = npt.NDArray[Any]
 
@@ -38,35 +41,12 @@ PRESETS = ("oil", "sugar", "soil", "mixed", "random")
 GYROMAGNETIC = {"1H": 2.6752218708e8, "13C": 6.728284e7, "19F": 2.51815e8, "31P": 1.08394e8}
 HBAR, BOLTZMANN = 1.054571817e-34, 1.380649e-23  # J s, J/K (CODATA 2018)
 
+MOST_ISOCHROMATS = 65536  # for each line
+CLOSEST_OFFSETS = 1e-6  # Hz, between rows of a table
+MOST_SPLIT_STEPS = 10_000  # of one turn of a finite pulse
+LORENTZIAN_CUT = 1e6  # widths; one spin in three million lies beyond
+_LARGEST = float(np.finfo(np.float64).max)
 HARD_PULSE_OFFSET = 0.02  # offset / nutation rate beyond which "hard" misleads (0.13 M0 at 0.16)
-
-
-# ------------------------------------------------------------------------------- what is checked
-
-
-def _number(where: str, value: Any, allowed: str, low: float, high: float = math.inf) -> None:
-    """Raise unless value is a finite number with low <= value <= high.
-
-    An open bound is written as the next float above it, `_ABOVE_ZERO`.
-    """
-    number = isinstance(value, int | float | np.floating | np.integer)
-    if not number or isinstance(value, bool) or not math.isfinite(value):
-        raise ValueError(f"{where}: got {value!r}, allowed {allowed}")
-    if not low <= value <= high:
-        raise ValueError(f"{where}: got {value}, allowed {allowed}")
-
-
-def _integer(where: str, value: Any, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ValueError(f"{where}: got {value!r}, allowed an integer {low} to {high}")
-
-
-def _choice(where: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{where}: got {value!r}, allowed {', '.join(choices)}")
-
-
-_ABOVE_ZERO = 5e-324
 
 
 @dataclass(frozen=True)
@@ -75,8 +55,8 @@ class Species:
 
     Attributes:
         fraction: its share of the spins; the shares of a sample sum to 1.
-        T1: longitudinal relaxation time, s.
-        T2: transverse relaxation time without field spread, s; at most 2 T1.
+        T1: longitudinal relaxation time, s; 1 ns to 1e9 s.
+        T2: transverse relaxation time without field spread, s; 1 ns to 2 T1.
         shift_hz: chemical shift from the carrier, Hz.
         J_hz: one-bond coupling to each proton, Hz.
         n_H: number of equivalent protons, 0 to 3. Without proton pulses and with slow protons a
@@ -91,16 +71,14 @@ class Species:
     n_H: int = 0
 
     def __post_init__(self) -> None:
-        _number("fraction", self.fraction, "0 to 1", 0.0, 1.0)
-        _number("T1", self.T1, "a time above 0 s", _ABOVE_ZERO)
-        _number("T2", self.T2, f"above 0 s and at most 2 T1 = {2 * self.T1:g} s", _ABOVE_ZERO)
-        if self.T2 > 2 * self.T1:
-            raise ValueError(
-                f"T2: got {self.T2}, allowed above 0 s and at most 2 T1 = {2 * self.T1:g} s"
-            )
-        _number("shift_hz", self.shift_hz, "a finite number of Hz", -math.inf)
-        _number("J_hz", self.J_hz, "a finite number of Hz", -math.inf)
-        _integer("n_H", self.n_H, 0, 3)
+        checks.without_numpy_scalars(self)
+        checks.number("fraction", self.fraction, (0.0, 1.0))
+        checks.number("T1", self.T1, checks.RELAXATION_TIME, "s")
+        shortest = checks.RELAXATION_TIME[0]
+        checks.number("T2", self.T2, (shortest, 2 * self.T1), "s (2 T1)")
+        checks.number("shift_hz", self.shift_hz, checks.OFFSET, "Hz")
+        checks.number("J_hz", self.J_hz, checks.OFFSET, "Hz")
+        checks.integer("n_H", self.n_H, 0, 3)
         if self.T2 > self.T1:
             warnings.warn(
                 f"T2 = {self.T2} s exceeds T1 = {self.T1} s: possible up to 2 T1, but rare",
@@ -123,14 +101,16 @@ class Field:
 
     Attributes:
         b0_fwhm_hz: full width at half maximum of the offsets, Hz (shape "table": must be 0).
-        b0_shape: gaussian, lorentzian (slow to converge in n_iso), uniform or table.
+        b0_shape: gaussian, lorentzian (slow to converge in n_iso; cut a million widths out),
+            uniform or table.
         b0_table: for the shape "table", rows (offset in Hz, density), offsets ascending.
         b1_sd: relative standard deviation of the transmit field.
         reciprocity: whether the same coil receives, so that signal weights follow b1.
         n_iso: isochromats for each line of each species.
         sampling: stratified (random in each of n_iso equal shares, anew each episode), quantile
             (the middle of each share), equispaced (over three half widths to either side, weighted
-            by density) or gauss-hermite (gaussian only). The last three revive: see `revival_time`.
+            by density, of which two at least must be above 0) or gauss-hermite (gaussian only).
+            The last three revive: see `revival_time`.
     """
 
     b0_fwhm_hz: float = 50.0
@@ -142,13 +122,13 @@ class Field:
     sampling: str = "stratified"
 
     def __post_init__(self) -> None:
-        _number("b0_fwhm_hz", self.b0_fwhm_hz, "0 Hz or more", 0.0)
-        _choice("b0_shape", self.b0_shape, SHAPES)
-        _number("b1_sd", self.b1_sd, "0 to 0.2", 0.0, 0.2)
-        if not isinstance(self.reciprocity, bool):
-            raise ValueError(f"reciprocity: got {self.reciprocity!r}, allowed true or false")
-        _integer("n_iso", self.n_iso, 1, 65536)
-        _choice("sampling", self.sampling, SAMPLINGS)
+        checks.without_numpy_scalars(self)
+        checks.number("b0_fwhm_hz", self.b0_fwhm_hz, checks.WIDTH, "Hz")
+        checks.choice("b0_shape", self.b0_shape, SHAPES)
+        checks.number("b1_sd", self.b1_sd, (0.0, 0.2))
+        checks.flag("reciprocity", self.reciprocity)
+        checks.integer("n_iso", self.n_iso, 1, MOST_ISOCHROMATS)
+        checks.choice("sampling", self.sampling, SAMPLINGS)
         self._check_table()
         if self.sampling == "gauss-hermite":
             if self.b0_shape != "gaussian":
@@ -156,15 +136,19 @@ class Field:
                     f"sampling: got 'gauss-hermite' with b0_shape {self.b0_shape!r}, allowed only "
                     "with 'gaussian'"
                 )
-            _integer("n_iso", self.n_iso, 1, 100)
+            checks.integer("n_iso", self.n_iso, 1, 100)
         if self.sampling == "equispaced":
-            _integer("n_iso", self.n_iso, 2, 65536)
+            checks.integer("n_iso", self.n_iso, 2, MOST_ISOCHROMATS)
+            self._check_grid()
 
     def _check_table(self) -> None:
+        rows = self.b0_table
+        listed = checks.listed(rows)
         if self.b0_shape != "table":
-            if self.b0_table:
+            if not listed or len(rows):
                 raise ValueError(
-                    f"b0_table: got rows with b0_shape {self.b0_shape!r}, allowed only with 'table'"
+                    f"b0_table: got {shown(rows)} with b0_shape {self.b0_shape!r}, allowed rows "
+                    "only with 'table'"
                 )
             return
         if self.b0_fwhm_hz != 0:
@@ -172,16 +156,44 @@ class Field:
                 f"b0_fwhm_hz: got {self.b0_fwhm_hz}, allowed 0 with b0_shape 'table', which has "
                 "its own width"
             )
-        allowed = "two or more rows [offset in Hz, density >= 0] in ascending order"
-        rows = self.b0_table
-        sound = len(rows) >= 2 and all(len(row) == 2 for row in rows)
-        if sound:
-            table = np.asarray(rows, np.float64)
-            ascending = bool((np.diff(table[:, 0]) > 0).all())
-            sound = bool(np.isfinite(table).all()) and ascending
-            sound = sound and bool((table[:, 1] >= 0).all()) and table[:, 1].max() > 0
-        if not sound:
-            raise ValueError(f"b0_table: got {rows!r}, allowed {allowed}")
+        if not listed or len(rows) < 2:
+            raise ValueError(
+                f"b0_table: got {shown(rows)}, allowed two or more rows [offset in Hz, density]"
+            )
+        table = []
+        for k, row in enumerate(rows):
+            if not checks.listed(row) or len(row) != 2:
+                raise ValueError(
+                    f"b0_table[{k}]: got {shown(row)}, allowed [offset in Hz, density]"
+                )
+            checks.number(f"b0_table[{k}][0]", row[0], checks.OFFSET, "Hz")
+            checks.number(f"b0_table[{k}][1]", row[1], (0.0, _LARGEST))
+            if table and row[0] < table[-1][0] + CLOSEST_OFFSETS:
+                raise ValueError(
+                    f"b0_table[{k}][0]: got {row[0]}, allowed at least {CLOSEST_OFFSETS:g} Hz "
+                    f"above {table[-1][0]}: offsets ascend"
+                )
+            table.append((float(row[0]), float(row[1])))
+        object.__setattr__(self, "b0_table", tuple(table))
+        if not self.cumulative_table[1][-1] > 0.0:
+            raise ValueError(
+                f"b0_table: got {shown(rows)}, allowed rows with a density above 0 somewhere"
+            )
+
+    def _check_grid(self) -> None:
+        """A grid needs two offsets with spins: none gives 0/0, one hides the spread."""
+        if self._reaches_two(self.n_iso):
+            return
+        enough = (n for n in range(self.n_iso, 1025) if self._reaches_two(n))
+        more = next((f"n_iso = {n}, or " for n in enough), "")
+        raise ValueError(
+            f"n_iso: got {self.n_iso} with sampling 'equispaced' and b0_shape {self.b0_shape!r}, "
+            "which leaves less than two isochromats where there are spins, allowed "
+            f"{more}sampling 'stratified' or 'quantile'"
+        )
+
+    def _reaches_two(self, n: int) -> bool:
+        return np.count_nonzero(self._density(self._grid(n))) >= 2
 
     @property
     def scale_hz(self) -> float:
@@ -193,11 +205,20 @@ class Field:
         """Offsets in Hz and cumulative probability of the table (trapezoids); else empty."""
         if self.b0_shape != "table":
             return np.zeros(0), np.zeros(0)
-        table = np.asarray(self.b0_table, np.float64)
-        mass = np.diff(table[:, 0]) * (table[1:, 1] + table[:-1, 1]) / 2
-        cumulative = np.concatenate([[0.0], np.cumsum(mass) / mass.sum()])
+        offsets, density = self._table
+        mass = np.diff(offsets) * (density[1:] + density[:-1]) / 2
+        total = mass.sum()
+        if not total > 0.0:
+            return offsets, np.zeros_like(offsets)
+        cumulative = np.concatenate([[0.0], np.cumsum(mass) / total])
         cumulative[-1] = 1.0
-        return np.ascontiguousarray(table[:, 0]), cumulative
+        return offsets, cumulative
+
+    @property
+    def _table(self) -> tuple[Array, Array]:
+        """Offsets and densities; these scaled by a power of two (exact), so that sums are safe."""
+        offsets, density = np.asarray(self.b0_table, np.float64).T.copy()
+        return offsets, np.ldexp(density, -np.frexp(density.max())[1])
 
     def quantile(self, u: float) -> float:
         """Offset in Hz below which the share u of the spins lies."""
@@ -206,9 +227,37 @@ class Field:
         return self.scale_hz * float(unit_quantile(shape, u, offsets, cumulative))
 
     @property
-    def half_band_hz(self) -> float:
-        """Largest offset but for the outermost 1 % of the spins, Hz."""
-        return max(abs(self.quantile(0.005)), abs(self.quantile(0.995)))
+    def half_band(self) -> float:
+        """Largest unit offset (times the width in Hz) but for the outermost 1 % of the spins."""
+        shape = SHAPES.index(self.b0_shape)
+        ends = (unit_quantile(shape, u, *self.cumulative_table) for u in (0.005, 0.995))
+        return max(abs(float(end)) for end in ends)
+
+    @property
+    def reach(self) -> float:
+        """Unit offset (times the width in Hz) that no isochromat exceeds."""
+        if self.sampling != "stratified":
+            return float(abs(self.nodes()[0]).max())
+        if self.b0_shape == "table":
+            return max(abs(offset) for offset, _ in self.b0_table)
+        # 4.2 widths are 9.9 standard deviations; the smallest u, 2**-54 / 65536, lies 9.5 out
+        return {"gaussian": 4.2, "lorentzian": LORENTZIAN_CUT, "uniform": 0.5}[self.b0_shape]
+
+    def _grid(self, n: int) -> Array:
+        """Unit offsets of n equispaced isochromats."""
+        if self.b0_shape == "table":
+            return np.linspace(self.b0_table[0][0], self.b0_table[-1][0], n)
+        return np.linspace(-1.5, 1.5, n)
+
+    def _density(self, x: Array) -> Array:
+        """Density at unit offsets, but for a factor."""
+        if self.b0_shape == "table":
+            return np.interp(x, *self._table)
+        if self.b0_shape == "gaussian":
+            return np.asarray(np.exp(-0.5 * (x / _SD_OF_FWHM) ** 2))
+        if self.b0_shape == "lorentzian":
+            return 1.0 / (1.0 + 4.0 * x * x)
+        return (abs(x) <= 0.5).astype(float)
 
     def nodes(self) -> tuple[Array, Array]:
         """Unit offsets (times `scale_hz`) and weights (n_iso,) of deterministic sampling."""
@@ -219,16 +268,8 @@ class Field:
         offsets, cumulative = self.cumulative_table
         shape = SHAPES.index(self.b0_shape)
         if self.sampling == "equispaced":
-            x = np.linspace(-1.5, 1.5, n)
-            if self.b0_shape == "table":
-                x = np.linspace(offsets[0], offsets[-1], n)
-                w = np.interp(x, *np.asarray(self.b0_table).T)
-            else:
-                w = {
-                    "gaussian": np.exp(-0.5 * (x / _SD_OF_FWHM) ** 2),
-                    "lorentzian": 1.0 / (1.0 + 4.0 * x * x),
-                    "uniform": (abs(x) <= 0.5).astype(float),
-                }[self.b0_shape]
+            x = self._grid(n)
+            w = self._density(x)
             return x, w / w.sum()
         middle = (np.arange(n) + 0.5) / n
         x = np.array([unit_quantile(shape, u, offsets, cumulative) for u in middle])
@@ -237,10 +278,14 @@ class Field:
     @property
     def revival_time(self) -> float:
         """When isochromats on a grid come back together and fake an echo, s (inf if random)."""
-        if self.sampling == "stratified" or self.n_iso < 2 or self.scale_hz == 0.0:
+        return self.revival_of(self.scale_hz)
+
+    def revival_of(self, scale_hz: float) -> float:
+        """`revival_time` where the width is another one, Hz."""
+        if self.sampling == "stratified" or self.n_iso < 2:
             return math.inf
-        spacing = self.scale_hz * np.diff(np.sort(self.nodes()[0])).min()
-        return math.inf if spacing == 0 else 1.0 / float(spacing)
+        spacing = scale_hz * float(np.diff(np.sort(self.nodes()[0])).min())
+        return math.inf if spacing == 0.0 else 1.0 / spacing
 
 
 @dataclass(frozen=True)
@@ -269,14 +314,15 @@ class Instrument:
     pulse_model: str = "hard"
 
     def __post_init__(self) -> None:
-        _number("B0", self.B0, "above 0 T", _ABOVE_ZERO)
-        _number("temperature", self.temperature, "above 0 K", _ABOVE_ZERO)
-        _choice("isotope", self.isotope, tuple(GYROMAGNETIC))
-        _number("nu1_max_hz", self.nu1_max_hz, "above 0 Hz", _ABOVE_ZERO)
-        _number("dead_time", self.dead_time, "0 s or more", 0.0)
-        _number("dwell", self.dwell, "above 0 s", _ABOVE_ZERO)
-        _number("eps1", self.eps1, "above 0", _ABOVE_ZERO)
-        _choice("pulse_model", self.pulse_model, PULSE_MODELS)
+        checks.without_numpy_scalars(self)
+        checks.number("B0", self.B0, checks.STATIC_FIELD, "T")
+        checks.number("temperature", self.temperature, checks.TEMPERATURE, "K")
+        checks.choice("isotope", self.isotope, tuple(GYROMAGNETIC))
+        checks.number("nu1_max_hz", self.nu1_max_hz, checks.NUTATION, "Hz")
+        checks.number("dead_time", self.dead_time, (0.0, checks.DELAY[1]), "s")
+        checks.number("dwell", self.dwell, checks.DELAY, "s")
+        checks.number("eps1", self.eps1, checks.RELATIVE_ERROR)
+        checks.choice("pulse_model", self.pulse_model, PULSE_MODELS)
 
     @property
     def larmor_hz(self) -> float:
@@ -315,11 +361,12 @@ class Task:
     max_time: float = 30.0
 
     def __post_init__(self) -> None:
-        _number("eps", self.eps, "above 0", _ABOVE_ZERO)
+        checks.without_numpy_scalars(self)
+        checks.number("eps", self.eps, checks.RELATIVE_ERROR)
         for name in ("log_T1_sd", "log_T2_sd", "log_b1_sd"):
-            _number(name, getattr(self, name), "0 or more", 0.0)
-        _choice("information", self.information, INFORMATION)
-        _number("max_time", self.max_time, "above 0", _ABOVE_ZERO)
+            checks.number(name, getattr(self, name), checks.LOGARITHMIC_SPREAD)
+        checks.choice("information", self.information, INFORMATION)
+        checks.number("max_time", self.max_time, checks.RELATIVE_ERROR)
 
 
 @dataclass(frozen=True)
@@ -337,22 +384,15 @@ class Vary:
     b0_fwhm_hz: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("T1", _ABOVE_ZERO, math.inf),
-            ("T2_over_T1", _ABOVE_ZERO, 2.0),
-            ("b0_fwhm_hz", 0.0, math.inf),
+        for name, limits, unit in (
+            ("T1", checks.RELAXATION_TIME, "s"),
+            ("T2_over_T1", checks.RELAXATION_RATIO, ""),
+            ("b0_fwhm_hz", checks.WIDTH, "Hz"),
         ):
             span = getattr(self, name)
-            if span is None:
-                continue
-            top = f" to {high:g}" if high < math.inf else ""
-            allowed = f"[low, high] with low <= high, within {'above ' if low else ''}0{top}"
-            if not isinstance(span, tuple) or len(span) != 2:
-                raise ValueError(f"{name}: got {span!r}, allowed {allowed}")
-            for end in span:
-                _number(name, end, allowed, low, high)
-            if span[0] > span[1]:
-                raise ValueError(f"{name}: got {list(span)}, allowed {allowed}")
+            if span is not None:
+                checks.span(name, span, limits, unit)
+                object.__setattr__(self, name, (float(span[0]), float(span[1])))
 
 
 @dataclass(frozen=True)
@@ -368,6 +408,18 @@ class Sample:
     comment: str = ""
 
     def __post_init__(self) -> None:
+        species: Any = self.species
+        if not isinstance(species, list | tuple):
+            raise TypeError(
+                f"species: got {shown(species)}, allowed a tuple of one or more Species"
+            )
+        for k, one in enumerate(species):
+            checks.instance(f"species[{k}]", one, Species)
+        object.__setattr__(self, "species", tuple(species))
+        for name, cls in _SECTIONS.items():
+            checks.instance(name, getattr(self, name), cls)
+        for name in ("name", "comment"):
+            checks.instance(name, getattr(self, name), str, "a string")
         if not self.species:
             raise ValueError("species: got none, allowed one or more")
         total = sum(s.fraction for s in self.species)
@@ -377,17 +429,46 @@ class Sample:
             raise ValueError(f"vary: got {len(self.species)} species, allowed only with one")
         if self.vary.b0_fwhm_hz and self.field.b0_shape == "table":
             raise ValueError("vary.b0_fwhm_hz: got a range, allowed only without b0_shape 'table'")
+        self._check_drawn_relaxation()
         self._check_dwell()
-        self._check_hard_pulse()
+        self._check_pulse()
+
+    @property
+    def widest(self) -> float:
+        """The largest width that an episode can have, Hz (1 for a table: its offsets are in Hz)."""
+        return self.vary.b0_fwhm_hz[1] if self.vary.b0_fwhm_hz else self.field.scale_hz
 
     @property
     def band_hz(self) -> float:
         """Largest offset of any line but for the outermost 1 % of its spins, Hz."""
-        widest = self.vary.b0_fwhm_hz
-        half = self.field.half_band_hz
-        if widest and self.field.b0_fwhm_hz > 0:
-            half *= widest[1] / self.field.b0_fwhm_hz
-        return half + max(abs(line) for s in self.species for line, _ in s.lines)
+        return self.widest * self.field.half_band + self._farthest_line
+
+    @property
+    def reach_hz(self) -> float:
+        """Offset that no isochromat of any episode exceeds, Hz."""
+        return self.widest * self.field.reach + self._farthest_line
+
+    @property
+    def _farthest_line(self) -> float:
+        return max(abs(line) for s in self.species for line, _ in s.lines)
+
+    @property
+    def shortest(self) -> tuple[float, float]:
+        """The shortest T1 and T2 that an episode can have, s."""
+        if self.vary.T1 is None and self.vary.T2_over_T1 is None:
+            return min(s.T1 for s in self.species), min(s.T2 for s in self.species)
+        only = self.species[0]
+        T1 = self.vary.T1[0] if self.vary.T1 else only.T1
+        ratio = self.vary.T2_over_T1[0] if self.vary.T2_over_T1 else only.T2 / only.T1
+        return T1, T1 * ratio
+
+    def _check_drawn_relaxation(self) -> None:
+        drawn, least = self.shortest[1], checks.RELAXATION_TIME[0]
+        if drawn < least * (1.0 - 1e-12):  # T2 / T1, times T1, may round down
+            raise ValueError(
+                f"vary: got ranges that reach down to T2 = {drawn:.3g} s, allowed T2 from "
+                f"{least:g} s"
+            )
 
     def _check_dwell(self) -> None:
         if 1.0 / self.instrument.dwell < 2.0 * self.band_hz:
@@ -397,9 +478,10 @@ class Sample:
                 "alias"
             )
 
-    def _check_hard_pulse(self) -> None:
-        ratio = self.band_hz / self.instrument.nu1_max_hz
-        if self.instrument.pulse_model == "hard" and ratio > HARD_PULSE_OFFSET:
+    def _check_pulse(self) -> None:
+        instrument = self.instrument
+        ratio = self.band_hz / instrument.nu1_max_hz
+        if instrument.pulse_model == "hard" and ratio > HARD_PULSE_OFFSET:
             warnings.warn(
                 f"instrument.pulse_model: 'hard' ignores offsets during pulses, but they reach "
                 f"{ratio:.3f} of the nutation rate (up to {HARD_PULSE_OFFSET} is harmless); "
@@ -407,16 +489,29 @@ class Sample:
                 UserWarning,
                 stacklevel=4,
             )
+        if instrument.pulse_model == "finite":
+            T1, T2 = self.shortest
+            w1, turn = 2 * math.pi * instrument.nu1_max_hz, 1.0 / instrument.nu1_max_hz
+            rate = math.hypot(w1, 2 * math.pi * self.band_hz)
+            if split_steps(w1, rate, 1 / T1, 1 / T2, turn, SPLIT_TOLERANCE) > MOST_SPLIT_STEPS:
+                raise ValueError(
+                    f"instrument.nu1_max_hz: got {instrument.nu1_max_hz}, allowed more with "
+                    f"pulse_model 'finite', T2 down to {T2:.3g} s and offsets of "
+                    f"+-{self.band_hz:.4g} Hz: a pulse lasts so long that it takes more than "
+                    f"{MOST_SPLIT_STEPS} steps"
+                )
 
     def warn_of_revival(self, longest: float) -> None:
         """Warn if isochromats on a grid rephase by themselves within `longest` seconds."""
-        revival = self.field.revival_time
+        revival = self.field.revival_of(self.widest)
         if revival < longest:
             needed = math.ceil(self.field.n_iso * longest / revival) + 1
+            most = 100 if self.field.sampling == "gauss-hermite" else MOST_ISOCHROMATS
+            more = f"n_iso = {needed}, or " if needed <= most else ""
             warnings.warn(
                 f"field.n_iso: {self.field.n_iso} isochromats with sampling "
                 f"{self.field.sampling!r} rephase after {revival:.3g} s and fake an echo within "
-                f"{longest:.3g} s; set n_iso = {needed}, or sampling 'stratified'",
+                f"{longest:.3g} s; set {more}sampling 'stratified'",
                 UserWarning,
                 stacklevel=3,
             )
@@ -499,7 +594,7 @@ class Sample:
             T2,
             vary.T1 or (T1[0], T1[0]),
             vary.T2_over_T1 or (ratio, ratio),
-            vary.b0_fwhm_hz or (self.field.scale_hz, self.field.scale_hz),
+            vary.b0_fwhm_hz or (float(self.field.scale_hz), float(self.field.scale_hz)),
             vary.T1 is not None or vary.T2_over_T1 is not None,
             self.field.n_iso if self.field.sampling == "stratified" else 0,
             SHAPES.index(self.field.b0_shape),
@@ -575,7 +670,8 @@ def unit_quantile(shape, u, table_hz, cumulative):  # type: ignore[no-untyped-de
     if shape == 0:  # gaussian
         return _SD_OF_FWHM * normal_quantile(u)
     if shape == 1:  # lorentzian
-        return 0.5 * math.tan(math.pi * (u - 0.5))
+        x = 0.5 * math.tan(math.pi * (u - 0.5))
+        return min(max(x, -LORENTZIAN_CUT), LORENTZIAN_CUT)
     if shape == 2:  # uniform
         return u - 0.5
     right = 1
@@ -622,48 +718,85 @@ def _draw(  # type: ignore[no-untyped-def]
 # ------------------------------------------------------------------------------- reading a file
 
 
-def load_sample(sample: str | os.PathLike[str] | Sample) -> Sample:
-    """A sample by the name of a preset, from a TOML file (a path with a suffix), or as it is.
+def load_sample(sample: str | os.PathLike[str] | Mapping[str, Any] | Sample) -> Sample:
+    """A sample by the name of a preset, from a TOML file, from its tables, or as it is.
+
+    Args:
+        sample: a preset; a path with a suffix; a mapping laid out as the file (such as
+            `dataclasses.asdict` of a `Sample`, which a run folder can hold); or a `Sample`.
 
     Raises:
-        ValueError: unknown preset, or a value that is not allowed; names file, field, value and
-            what is allowed.
+        TypeError: none of these.
+        ValueError: unknown preset, not UTF-8, not TOML, or a value that is not allowed; names file,
+            field, value and what is allowed.
         FileNotFoundError: no such file.
     """
     if isinstance(sample, Sample):
         return sample
-    path = Path(sample)
-    if path.suffix:
-        return parse_sample(path.read_text(encoding="utf-8"), str(path))
-    if str(sample) not in PRESETS:
+    if isinstance(sample, Mapping):
+        return _read("sample", sample)
+    given = os.fspath(sample) if isinstance(sample, str | os.PathLike) else sample
+    presets = ", ".join(PRESETS)
+    if not isinstance(given, str):
+        raise TypeError(
+            f"sample: got {shown(sample)}, allowed {presets}, the path of a TOML file, a mapping "
+            "or a Sample"
+        )
+    if "\0" not in given and Path(given).suffix:
+        try:
+            return parse_sample(Path(given).read_text(encoding="utf-8"), given)
+        except UnicodeDecodeError as reason:
+            raise ValueError(
+                f"{given}: not UTF-8: {reason.reason} at byte {reason.start}, allowed a TOML file "
+                "in UTF-8"
+            ) from None
+    if given not in PRESETS:
         raise ValueError(
-            f"sample: got {str(sample)!r}, allowed {', '.join(PRESETS)}, or the path of a file "
+            f"sample: got {shown(given)}, allowed {presets}, or the path of a file "
             "with a suffix, such as my_sample.toml"
         )
-    text = (
-        resources.files("palestra.envs.nmr").joinpath("data", f"{sample}.toml").read_text("utf-8")
-    )
-    return parse_sample(text, f"{sample}.toml")
+    text = resources.files("palestra.envs.nmr").joinpath("data", f"{given}.toml").read_text("utf-8")
+    return parse_sample(text, f"{given}.toml")
 
 
 def parse_sample(text: str, source: str) -> Sample:
     """A sample from the text of a TOML file called `source`.
 
     Raises:
+        TypeError: text is no string.
         ValueError: as `load_sample`.
     """
+    checks.instance("text", text, str, "a string of TOML")
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as reason:
         raise ValueError(f"{source}: not TOML: {reason}") from None
+    except RecursionError:
+        raise ValueError(f"{source}: {_TOO_DEEP}") from None
+    except ValueError:  # Python's limit, reached before any field is known
+        digits = sys.get_int_max_str_digits()
+        raise ValueError(
+            f"{source}: got an integer of more than {digits} digits, allowed numbers that fit "
+            "their field"
+        ) from None
+    return _read(source, document)
+
+
+_TOO_DEEP = "nested too deeply, allowed tables of values and lists of pairs"
+
+
+def _read(source: str, document: Mapping[str, Any]) -> Sample:
+    """A sample from parsed tables; what is said of it names the source."""
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             sample = _build(document)
+    except RecursionError:
+        raise ValueError(f"{source}: {_TOO_DEEP}") from None
     except ValueError as reason:
         raise ValueError(f"{source}: {reason}") from None
     for warning in caught:
-        warnings.warn(f"{source}: {warning.message}", UserWarning, stacklevel=3)
+        warnings.warn(f"{source}: {warning.message}", UserWarning, stacklevel=4)
     return sample
 
 
@@ -673,8 +806,8 @@ _SECTIONS: dict[str, type] = {"field": Field, "instrument": Instrument, "task": 
 def _build(document: Mapping[str, Any]) -> Sample:
     _refuse_unknown("", document, ["species", *_SECTIONS, "name", "comment"])
     species = document.get("species")
-    if not isinstance(species, list) or not species:
-        raise ValueError(f"species: got {species!r}, allowed one or more tables [[species]]")
+    if not isinstance(species, list | tuple) or not species:
+        raise ValueError(f"species: got {shown(species)}, allowed one or more tables [[species]]")
     arguments: dict[str, Any] = {
         "species": tuple(_section(f"species[{k}]", Species, s) for k, s in enumerate(species))
     }
@@ -684,19 +817,20 @@ def _build(document: Mapping[str, Any]) -> Sample:
     for name in ("name", "comment"):
         if name in document:
             if not isinstance(document[name], str):
-                raise ValueError(f"{name}: got {document[name]!r}, allowed a string")
+                raise ValueError(f"{name}: got {shown(document[name])}, allowed a string")
             arguments[name] = document[name]
     return Sample(**arguments)
 
 
 def _section(where: str, cls: type, values: Any) -> Any:
     if not isinstance(values, Mapping):
-        raise ValueError(f"{where}: got {values!r}, allowed a table")
+        raise ValueError(f"{where}: got {shown(values)}, allowed a table")
     _refuse_unknown(f"{where}.", values, [f.name for f in fields(cls)])
+    missing = [f.name for f in fields(cls) if f.default is MISSING and f.name not in values]
+    if missing:
+        raise ValueError(f"{where}.{missing[0]}: missing, allowed a number")
     try:
         return cls(**{name: _frozen(value) for name, value in values.items()})
-    except TypeError as reason:  # a required field is missing
-        raise ValueError(f"{where}: {reason.args[0].split('__init__() ')[-1]}") from None
     except ValueError as reason:
         raise ValueError(f"{where}.{reason}") from None
 
@@ -704,7 +838,8 @@ def _section(where: str, cls: type, values: Any) -> Any:
 def _refuse_unknown(where: str, values: Mapping[str, Any], known: list[str]) -> None:
     for name in values:
         if name not in known:
-            raise ValueError(f"{where}{name}: unknown; allowed {', '.join(known)}")
+            shortened = name if isinstance(name, str) and len(name) < 80 else shown(name)
+            raise ValueError(f"{where}{shortened}: unknown; allowed {', '.join(known)}")
 
 
 def _frozen(value: Any) -> Any:

@@ -15,7 +15,15 @@ from palestra.batch import Episodes, Step
 from palestra.envs.nmr.bloch import length_bound
 from palestra.envs.nmr.env import ALIGNED, NMRAlign, NMRRelax, PulseAction
 from palestra.envs.nmr.events import EventList, run
-from palestra.envs.nmr.sample import PRESETS, load_sample
+from palestra.envs.nmr.sample import (
+    PRESETS,
+    Field,
+    Instrument,
+    Sample,
+    Species,
+    Vary,
+    load_sample,
+)
 
 BOTH = pytest.mark.parametrize("cls", [NMRRelax, NMRAlign])
 
@@ -321,6 +329,24 @@ def test_options_set_the_start_of_one_row():
         ({"polarisation": "all"}, r"options\['polarisation'\]: got 'all', allowed -1 to 1"),
         ({"magnetisation": [1.0, 1.0, 1.0]}, "vectors longer than 1 or not finite"),
         ({"magnetisation": [1.0, 0.0]}, r"got shape \(2,\), allowed \(3, 24\) or \(3,\)"),
+        ({"tau0": True}, r"options\['tau0'\]: got True, allowed 0 to 1e\+06 s"),
+        ({"tau0": 10**400}, r"options\['tau0'\]: got 1000.* characters\), allowed 0 to 1e\+06 s"),
+        ({"tau0": math.inf}, r"options\['tau0'\]: got inf, allowed 0 to"),
+        ({"tau0": None}, r"options\['tau0'\]: got None, allowed 0 to"),
+        ({"tau0": [0.01]}, r"options\['tau0'\]: got \[0.01\], allowed 0 to"),
+        ({"theta0": np.True_}, r"options\['theta0'\]: got np.True_, allowed 0 to 6.28"),
+        ({"theta0": np.complex128(1)}, r"options\['theta0'\]: got np.complex128.*, allowed 0 to"),
+        ({"polarisation": False}, r"options\['polarisation'\]: got False, allowed -1 to 1"),
+        ({"magnetisation": "up"}, "magnetisation'.: got 'up', allowed an array of real numbers"),
+        ({"magnetisation": None}, "magnetisation'.: got None, allowed an array of real numbers"),
+        ({"magnetisation": [True, False, False]}, "got .True, False, False., allowed an array"),
+        ({"magnetisation": [0, 0, 1j]}, r"got \[0, 0, 1j\], allowed an array of real"),
+        ({"magnetisation": [[0], [0, 1], [0]]}, r"got \[\[0\], \[0, 1\], \[0\]\], allowed an arr"),
+        ({"magnetisation": [0, 0, 10**400]}, r"got \[0, 0, 1000.*, allowed an array of real"),
+        (
+            {"magnetisation": [0, 0, math.nan]},
+            "not finite .of length nan., allowed lengths of 0 to",
+        ),
     ],
 )
 def test_bad_options_are_refused(options, message):
@@ -331,18 +357,92 @@ def test_bad_options_are_refused(options, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"tau_min": 0.0}, r"tau_min: got 0.0, allowed above 0 s"),
+        ({"tau_min": 0.0}, r"tau_min: got 0.0, allowed 1e-09 to 1e\+06 s"),
         ({"tau_min": 0.05}, r"tau_max: got 0.04, allowed above tau_min = 0.05 s"),
-        ({"theta_max": 0.0}, r"theta_max: got 0.0, allowed above 0 to 2 pi"),
-        ({"tol": 0.0}, r"tol: got 0.0, allowed above 0 and below 1"),
-        ({"tau0": (0.02, 0.01)}, r"tau0: got \(0.02, 0.01\), allowed \(from, to\)"),
+        ({"theta_max": 0.0}, r"theta_max: got 0.0, allowed 1e-06 to 6.28319 rad"),
+        ({"tol": 0.0}, r"tol: got 0.0, allowed 1e-09 to 1 \(below 1\)"),
+        ({"tau0": (0.02, 0.01)}, r"tau0: got \(0.02, 0.01\), allowed \(low, high\), low <= high"),
         ({"horizon": None}, r"horizon: got None, allowed an integer"),
         ({"sample": "oyl"}, r"sample: got 'oyl', allowed oil"),
+        ({"horizon": 10**400}, r"horizon: got 1000.*, allowed an integer 1 to 1000000"),
+        ({"tau0": (0, math.inf)}, r"tau0: got \(0, inf\), allowed .* within 0 to 1e\+06 s"),
+        ({"tau0": (0, 1e300)}, r"tau0: got \(0, 1e\+300\), allowed .* within 0 to 1e\+06 s"),
+        ({"tau0": (0, 10**400)}, r"tau0: got \(0, 1000.*, allowed .* within 0 to 1e\+06 s"),
+        ({"tau0": (0, math.nan)}, r"tau0: got \(0, nan\), allowed"),
+        ({"tau0": (False, True)}, r"tau0: got \(False, True\), allowed"),
+        ({"tau0": 0.01}, r"tau0: got 0.01, allowed \(low, high\)"),
+        ({"tau0": "ab"}, r"tau0: got 'ab', allowed \(low, high\)"),
+        ({"tau0": ("0", "1")}, r"tau0: got \('0', '1'\), allowed \(low, high\)"),
+        ({"tau0": (0.0, 1.0, 2.0)}, r"tau0: got \(0.0, 1.0, 2.0\), allowed \(low, high\)"),
+        ({"tau0": np.array(3.0)}, r"tau0: got array\(3.\), allowed \(low, high\)"),
+        ({"tau0": None}, r"tau0: got None, allowed \(low, high\)"),
+        ({"theta0": (0.0, 7.0)}, r"theta0: got \(0.0, 7.0\), allowed .* within 0 to 6.28319 rad"),
+        ({"polarisation": (-2, 1)}, r"polarisation: got \(-2, 1\), allowed .* within -1 to 1"),
+        ({"theta_max": True}, r"theta_max: got True, allowed"),
+        ({"theta_max": math.nan}, r"theta_max: got nan, allowed"),
+        ({"theta_max": "180"}, r"theta_max: got '180', allowed"),
+        ({"tau_min": 1e-320}, r"tau_min: got 1e-320, allowed 1e-09 to"),
+        ({"tau_min": None}, r"tau_min: got None, allowed 1e-09 to"),
+        ({"tau_max": math.inf}, r"tau_max: got inf, allowed 1e-09 to 1e\+06 s"),
+        ({"tau_max": 1e300}, r"tau_max: got 1e\+300, allowed 1e-09 to 1e\+06 s"),
+        ({"tau_min": 0.04}, r"tau_max: got 0.04, allowed above tau_min = 0.04 s"),
+        ({"tol": 1e-320}, r"tol: got 1e-320, allowed 1e-09 to 1 \(below 1\)"),
+        ({"tol": 1.0}, r"tol: got 1.0, allowed 1e-09 to 1 \(below 1\)"),
+        ({"tol": "1 %"}, r"tol: got '1 %', allowed"),
+        ({"tol": True}, r"tol: got True, allowed"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         NMRRelax(1, **settings)
+
+
+def test_a_sample_of_no_kind_is_refused():
+    with pytest.raises(TypeError, match="sample: got 3, allowed oil"):
+        NMRRelax(1, sample=3)
+
+
+def test_a_delay_in_which_no_float_holds_the_phase_is_refused():
+    """2**49 turns; a Lorentzian reaches a million widths out."""
+    oil = load_sample("oil")
+    instrument = Instrument(dwell=1e-6, pulse_model="finite")
+    field = Field(b0_fwhm_hz=1000.0, b0_shape="lorentzian")
+    wide = replace(oil, field=field, instrument=instrument)
+    said = r"562950 s with offsets of up to 1e\+09 Hz"
+    with pytest.raises(ValueError, match=r"tau_max: got 600000.0, allowed 0 to " + said):
+        NMRRelax(1, sample=wide, tau_max=6e5)
+    with pytest.raises(ValueError, match=r"tau0: got \(0, 600000.0\), allowed .* 0 to " + said):
+        NMRRelax(1, sample=wide, tau0=(0, 6e5))
+    with pytest.raises(ValueError, match=r"options\['tau0'\]: got 600000.0, .* 0 to " + said):
+        started(NMRRelax(1, sample=wide), options=[{"tau0": 6e5}])
+
+
+def extremes():
+    """Samples at the ends of the ranges: relaxation, widths, lines, temperature of the noise."""
+    field = Field(b0_fwhm_hz=0.0, b1_sd=0.2, n_iso=4)
+    fine = Instrument(dwell=1e-9, pulse_model="finite", nu1_max_hz=1e7)
+    for T1, T2 in ((1e-9, 1e-9), (1e9, 1e-9), (1e9, 1e9)):
+        yield Sample((Species(1.0, T1, T2),), field, Instrument())
+    slow, fast = Species(0.5, 1e9, 1e9, shift_hz=1e6), Species(0.5, 1e-9, 1e-9, J_hz=1e6, n_H=3)
+    for shape in ("gaussian", "lorentzian", "uniform"):
+        yield Sample((slow, fast), replace(field, b0_fwhm_hz=1e5, b0_shape=shape), fine)
+    vary = Vary((1e-6, 1e9), (1e-3, 1.0), (0.0, 1e5))
+    yield Sample((Species(1.0, 1.0, 1.0),), field, fine, vary=vary)
+
+
+@BOTH
+@pytest.mark.parametrize("sample", list(extremes()))
+@pytest.mark.parametrize("times", [{}, {"tau_min": 1e-9, "tau_max": 5e3, "tau0": (0.0, 5e3)}])
+@pytest.mark.filterwarnings("ignore:instrument.pulse_model")
+def test_the_ends_of_every_range_give_finite_episodes(cls, sample, times):
+    rows = 32
+    env = cls(rows, sample=sample, **times)
+    metrics, returns, _ = play(env, random_policy(rows))
+    assert np.linalg.norm(env.m, axis=1).max() <= 1 + 1e-9
+    assert np.isfinite(returns).all()
+    assert np.isfinite(env._observation).all()
+    for name, values in metrics.items():
+        assert np.isfinite(values).all(), name
 
 
 def test_actions_that_are_not_finite_are_refused_before_anything_changes():

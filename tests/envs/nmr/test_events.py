@@ -132,10 +132,15 @@ def test_export_speaks_degrees_and_microseconds():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"theta": math.nan}, "theta: got nan, allowed a finite angle"),
-        ({"phi": "x"}, "phi: got 'x', allowed a finite angle"),
-        ({"t_pulse": -1e-6}, "t_pulse: got -1e-06, allowed 0 s or more"),
-        ({"tau": math.inf}, "tau: got inf, allowed 0 s or more"),
+        ({"theta": math.nan}, "theta: got nan, allowed -1e\\+06 to 1e\\+06 rad"),
+        ({"phi": "x"}, "phi: got 'x', allowed -1e\\+06 to 1e\\+06 rad"),
+        ({"t_pulse": -1e-6}, "t_pulse: got -1e-06, allowed 0 to 1e\\+09 s"),
+        ({"tau": math.inf}, "tau: got inf, allowed 0 to 1e\\+09 s"),
+        ({"tau": 1e300}, "tau: got 1e\\+300, allowed 0 to 1e\\+09 s"),
+        ({"tau": 10**400}, "tau: got 1000.*, allowed 0 to 1e\\+09 s"),
+        ({"tau": True}, "tau: got True, allowed 0 to 1e\\+09 s"),
+        ({"theta": 10**400}, "theta: got 1000.*, allowed -1e\\+06 to"),
+        ({"spoil": "no"}, "spoil: got 'no', allowed true or false"),
         ({"tau": 0.01, "receive": Receive(0.0, 1e-3, 12)}, "last sample at 0.011 s, allowed up to"),
     ],
 )
@@ -149,7 +154,11 @@ def test_bad_events_are_refused(arguments, message):
     [
         ((-1e-3, 1e-3, 1), "first: got -0.001"),
         ((0.0, 0.0, 1), "dwell: got 0.0"),
-        ((0.0, 1e-3, 0), "samples: got 0, allowed an integer of at least 1"),
+        ((math.inf, 1e-3, 1), "first: got inf, allowed 0 to"),
+        ((10**400, 1e-3, 1), "first: got 1000"),
+        ((0.0, "x", 1), "dwell: got 'x', allowed 1e-12 to"),
+        ((0.0, 1e-3, 2.0), "samples: got 2.0, allowed an integer"),
+        ((0.0, 1e-3, 0), "samples: got 0, allowed an integer 1 to"),
     ],
 )
 def test_bad_windows_are_refused(arguments, message):
@@ -162,11 +171,53 @@ def test_a_dead_time_that_fills_the_delay_is_refused():
         receiver(0.001, 0.002, 1e-4)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((math.nan, 0.0, 1e-4), "tau: got nan, allowed 0 to"),
+        ((0.001, math.nan, 1e-4), "dead_time: got nan, allowed 0 to"),
+        ((0.001, 0.0, 0.0), "dwell: got 0.0, allowed 1e-12 to"),
+        ((0.001, 0.0, 1e-320), "dwell: got 1e-320, allowed 1e-12 to"),
+        ((1.0, 0.0, 1e-12), "samples: got 100000000000., allowed an integer 1 to 100000000"),
+    ],
+)
+def test_bad_receivers_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        receiver(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"receive": 3}, "receive: got 3, allowed a Receive or None"),
+        ({"label": 3}, "label: got 3, allowed a string"),
+    ],
+)
+def test_parts_of_another_kind_are_refused(value, message):
+    with pytest.raises(TypeError, match=f"^{message}"):
+        Event(**value)
+
+
+def test_an_event_takes_numbers_of_numpy():
+    event = Event(
+        np.float32(1.0), tau=np.int64(1), spoil=np.True_, receive=Receive(0.0, 0.1, np.int64(2))
+    )
+    assert (event.tau, event.spoil, event.receive.last) == (1, True, 0.1)
+
+
 def test_bad_files_are_refused_by_event_and_reason():
     with pytest.raises(ValueError, match="event 0: 'phase_deg' is missing"):
         EventList.from_json(
             '{"events": [{"flip_deg": 1, "samples": 0, "first_sample_us": 0, "dwell_us": 0}]}'
         )
+    with pytest.raises(ValueError, match=r"event 0: got 3, allowed {flip_deg, phase_deg"):
+        EventList.from_json('{"events": [3]}')
+    with pytest.raises(ValueError, match="event list: not JSON: Expecting value"):
+        EventList.from_json("events")
+    with pytest.raises(ValueError, match="event list: nested too deeply"):
+        EventList.from_json("[" * 100_000)
+    with pytest.raises(ValueError, match="event 0: cannot convert float infinity"):
+        EventList.from_json(EventList((Event(1.0),)).to_json().replace('es": 0', 'es": Infinity'))
     with pytest.raises(ValueError, match="event list: got columns"):
         EventList.from_csv("a,b\n1,2\n")
     text = EventList((Event(1.0),)).to_csv().replace("57.29577951308232", "lots")

@@ -246,6 +246,25 @@ def test_cpmg_with_a_dead_time_of_half_the_spacing_is_refused():
         pulses.cpmg(1e-3, 4, 1.0, 5e-4, 1e-4)
 
 
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: pulses.cpmg(math.nan, 4, 1.0, 0.0, 1e-4), "te: got nan, allowed 0 to"),
+        (lambda: pulses.cpmg(1e-3, 0, 1.0, 0.0, 1e-4), "echoes: got 0, allowed an integer 1 to"),
+        (lambda: pulses.cpmg(1e-3, 4, math.inf, 0.0, 1e-4), "tau: got inf, allowed 0 to"),
+        (lambda: pulses.cpmg(1e-3, 4, 1.0, 0.0, 0.0), "dwell: got 0.0, allowed 1e-12 to"),
+        (lambda: pulses.saturation_train(1.0, 1.0, -1), "shots: got -1, allowed an integer 1 to"),
+        (lambda: pulses.bssfp(1.0, 1e-3, 2.5), "pulses: got 2.5, allowed an integer 1 to"),
+        (lambda: pulses.with_nutation(pulses.inversion(), 0.0), "nu1_hz: got 0.0, allowed 1 to"),
+        (lambda: pulses.inversion_profile(pulses.inversion(), [0, math.inf]), "offset_hz: got"),
+        (lambda: pulses.inversion_profile(pulses.inversion(), 0.0, math.nan), "b1: got nan, allow"),
+    ],
+)
+def test_pulses_that_no_one_could_give_are_refused(build, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        build()
+
+
 def test_flip_back_saves_polarisation():
     ensemble = isochromats(T1=0.6, T2=0.3)
     ends = [
