@@ -86,11 +86,6 @@ class Step(_Arrays):
     def __reduce__(self) -> Any:
         return _assemble, (self.reward, self.terminated, self.truncated, self.duration)
 
-    def clear(self) -> Step:
-        """The same step, filled anew."""
-        _clear(self.reward, self.terminated, self.truncated, self.duration)
-        return self
-
 
 def _assemble(reward: Array, terminated: Mask, truncated: Mask, duration: Array) -> Step:
     """A step of these arrays. Every step of a view makes one: the plain class is faster to fill."""
@@ -248,21 +243,23 @@ def _rebuild(
 
 
 @kernel(allocates=False)
-def _clear(reward, terminated, truncated, duration):  # type: ignore[no-untyped-def]
-    for place in range(reward.size):  # (B,) or (B, A)
-        reward.flat[place] = 0.0
-        terminated.flat[place] = False
-    for row in range(truncated.shape[0]):
-        truncated[row] = False
-        duration[row] = 1.0
-
-
-@kernel(allocates=False)
 def _open_step(live, step, duration):  # type: ignore[no-untyped-def]
     """Count the step; a row that does not step takes no time."""
     for row in range(live.shape[0]):
         step[row] += np.uint32(live[row])
         duration[row] *= live[row]
+
+
+@kernel(allocates=False)
+def _open_step_over(live, step, reward, terminated, truncated, duration):  # type: ignore[no-untyped-def]
+    """The same, in the arrays of an earlier step."""
+    for place in range(reward.size):  # (B,) or (B, A)
+        reward.flat[place] = 0.0
+        terminated.flat[place] = False
+    for row in range(live.shape[0]):
+        step[row] += np.uint32(live[row])
+        truncated[row] = False
+        duration[row] = live[row]
 
 
 @kernel(allocates=False)
@@ -457,9 +454,13 @@ class Episodes:
             live = self.env.everyone
         if self._masks is not None:
             self.check_masks(actions, live)
-        step = self._unwritten.copy() if step is None else step.clear()
         streams = self.streams
-        _open_step(live, streams.step, step.duration)
+        if step is None:
+            step = self._unwritten.copy()
+            _open_step(live, streams.step, step.duration)
+        else:
+            arrays = step.reward, step.terminated, step.truncated, step.duration
+            _open_step_over(live, streams.step, *arrays)
         self.env.advance(actions, live, streams, step)
         over = step.terminated if not self._agents else self._agents_left(step)
         count = _close_step(

@@ -60,6 +60,7 @@ class SB3View(VecEnv):
         self._absent = np.zeros(self.num_envs, np.bool_)
         self._actions: Any = None
         self._step = Step(env.rows, len(env.agents))  # none of its arrays leaves the view
+        self._plain = isinstance(self.episodes.observe_blank(), np.ndarray)
         self._start = time.time()
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
@@ -122,22 +123,37 @@ class SB3View(VecEnv):
         if not ended:
             return observation, step.reward.astype(np.float32), episodes.ended.copy(), infos
         done = episodes.ended.copy()
-        rows = done.nonzero()[0]
-        final, metrics, elapsed = (
-            take_rows(observation, rows),
-            self.episodes.metrics(),
-            self._elapsed(),
-        )
-        for index, row in enumerate(rows.tolist()):
-            info = infos[row]
-            self._close(info, row, metrics)
-            info["terminal_observation"] = take(final, index)
-            cut = step.truncated.item(row) and not step.terminated.item(row)
-            info["TimeLimit.truncated"] = cut
-            info["episode"] = self._episode(row, row, elapsed)
+        self._close_rows(done.nonzero()[0], step, observation, infos)
         episodes.begin(done)
         episodes.observe_into(done, observation)
         return observation, step.reward.astype(np.float32), done, infos
+
+    def _close_rows(
+        self, rows: Array, step: Step, observation: Tree, infos: list[dict[str, Any]]
+    ) -> None:
+        """Complete the infos of rows whose episode is over; their sums start again."""
+        streams, elapsed = self.episodes.streams, self._elapsed()
+        final = observation[rows] if self._plain else take_rows(observation, rows)
+        metrics = self.episodes.metrics() if self.episodes.measures else {}
+        columns = (
+            rows,
+            streams.seed[rows],
+            streams.episode[rows],
+            streams.step[rows],
+            self._returns[rows],
+            step.terminated[rows],
+        )
+        ends = zip(*[column.tolist() for column in columns], strict=True)
+        for index, (row, seed, episode, length, total, terminated) in enumerate(ends):
+            info = infos[row]
+            info["seed"] = seed
+            info["episode_id"] = episode
+            for name, values in metrics.items():
+                info[name] = values.item(row)
+            info["terminal_observation"] = final[index] if self._plain else take(final, index)
+            info["TimeLimit.truncated"] = not terminated
+            info["episode"] = {"r": total, "l": length, "t": elapsed}
+        self._returns[rows] = 0.0
 
     def _elapsed(self) -> float:
         return time.time() - self._start
