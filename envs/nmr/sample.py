@@ -160,7 +160,7 @@ class Field:
             raise ValueError(
                 f"b0_table: got {shown(rows)}, allowed two or more rows [offset in Hz, density]"
             )
-        table = []
+        table: list[tuple[float, float]] = []
         for k, row in enumerate(rows):
             if not checks.listed(row) or len(row) != 2:
                 raise ValueError(
@@ -193,7 +193,7 @@ class Field:
         )
 
     def _reaches_two(self, n: int) -> bool:
-        return np.count_nonzero(self._density(self._grid(n))) >= 2
+        return bool(np.count_nonzero(self._density(self._grid(n))) >= 2)
 
     @property
     def scale_hz(self) -> float:
