@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium import spaces
 
-from palestra.envs.nmr.env import TIME_SCALE, PulseAction
+from palestra.envs.nmr.env import OBSERVATION_LIMIT, TIME_SCALE, PulseAction
 
 Array = npt.NDArray[Any]
 
@@ -29,11 +30,21 @@ class PulseSequence:
     Args:
         env: where it will act; its limits of flip angle and delay are taken (default limits
             without one).
+
+    Attributes:
+        observation_space: the 8 components that the environments of pulses give.
+        action_space: the 3 components of an event; with bounds other than -1 and 1 where a
+            wrapper around the environment clips.
     """
+
+    observation_space = spaces.Box(-OBSERVATION_LIMIT, OBSERVATION_LIMIT, (8,), np.float32)
 
     def __init__(self, env: Any = None) -> None:
         action = getattr(env, "action", None)
         self.action = action if isinstance(action, PulseAction) else PulseAction()
+        own, theirs = spaces.Box(-1.0, 1.0, (3,), np.float32), getattr(env, "action_space", None)
+        wider = isinstance(theirs, spaces.Box) and theirs.shape == own.shape
+        self.action_space = theirs if wider else own
 
     def predict(
         self,

@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 NONE = "none"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+DEPTH = 64  # of tables and lists in one another, as in run.json
+INTEGERS = (-(2**63), 2**64)  # signed as TOML has them, unsigned as seeds are
 _BARE_WORD = re.compile(r"[^\s\"'\[\]{},=#][^\"'\[\]{},#\n]*")
 
 
@@ -59,21 +61,29 @@ def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: byte {error.start} is not UTF-8") from error
+        raise ConfigError(
+            f"{path}: byte {error.start} is not UTF-8, the only encoding of a configuration"
+        ) from error
     if path.suffix.lower() == ".toml":
         try:
-            return tomllib.loads(text)
-        except (ValueError, RecursionError) as error:
+            return _of_sound_depth(tomllib.loads(text), str(path))
+        except ConfigError:
+            raise
+        except RecursionError:
+            raise _too_deep(str(path)) from None
+        except ValueError as error:
             raise ConfigError(f"{path}: not TOML: {error}") from error
     try:
         document = yaml.load(text, Loader=_PlainLoader)  # noqa: S506 - a subclass of SafeLoader
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except RecursionError:
+        raise _too_deep(str(path)) from None
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{path}: not plain YAML: {error}") from error
     if document is None:
         return {}
     if not isinstance(document, dict):
         raise ConfigError(f"{path}: holds a {_kind(document)}; must be keys with values")
-    return document
+    return _of_sound_depth(document, str(path))
 
 
 def apply_settings(config: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
@@ -129,6 +139,29 @@ def build(cls: type[T], mapping: Mapping[str, Any], *, source: str = "") -> T:
         if not source:
             raise
         raise ConfigError(f"{source}: {error}") from (error.__cause__ or None)
+
+
+def checked(document: Any, fields: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """The named fields of a document, each of its type; other fields are left alone.
+
+    Args:
+        document: plain data.
+        fields: name -> type, as the fields of a dataclass in `build`.
+        where: name of the document in the messages.
+
+    Raises:
+        ConfigError: not a table, or a field that is missing or of another type; the message says
+            which, and what is allowed.
+    """
+    if not isinstance(document, Mapping):
+        raise _wrong(where or "document", document, f"a table with {', '.join(fields)}")
+    values = {}
+    for name, hint in fields.items():
+        if name in document:
+            values[name] = _convert(hint, document[name], _join(where, name))
+        else:
+            raise ConfigError(f"{_join(where, name)} is missing: must be {_describe(hint)}")
+    return values
 
 
 def resolved(config: Any) -> dict[str, Any]:
@@ -250,10 +283,29 @@ def _setting_value(text: str, setting: str) -> Any:
     except (ValueError, RecursionError):
         document = {}
     if set(document) == {"value"}:
-        return document["value"]
+        return _of_sound_depth(document, f"--set {setting[:40]}")["value"]
     if _BARE_WORD.fullmatch(text):
         return text
     raise ConfigError(f"--set {setting}: {text!r} is neither a TOML value nor a bare word")
+
+
+def _of_sound_depth(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """The document itself, if it is not too deep for what is written of it."""
+    level: list[Any] = [document]
+    for _ in range(DEPTH - 2):  # run.json puts it two levels down
+        level = [
+            part
+            for value in level
+            for part in (value.values() if isinstance(value, dict) else value)
+            if isinstance(part, dict | list)
+        ]
+    if level:
+        raise _too_deep(name)
+    return document
+
+
+def _too_deep(name: str) -> ConfigError:
+    return ConfigError(f"{name}: nested too deeply; allowed {DEPTH - 2} levels")
 
 
 # --- building ----------------------------------------------------------------------------------
@@ -310,13 +362,18 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         if isinstance(value, bool):
             return value
     elif hint is int:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
         if isinstance(value, float) and value.is_integer():
-            return int(value)
+            value = int(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            if not INTEGERS[0] <= value < INTEGERS[1]:
+                raise _wrong(where, value, "a whole number of at most 64 bits")
+            return value
     elif hint is float:
         if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
+            try:
+                return float(value)
+            except OverflowError:
+                raise _wrong(where, value, "a number below 1.8e308") from None
     elif hint is str:
         if isinstance(value, str):
             return value
@@ -413,7 +470,16 @@ def _describe(hint: Any) -> str:
 
 
 def _wrong(where: str, value: Any, allowed: str) -> ConfigError:
-    return ConfigError(f"{where or 'configuration'} = {value!r}: must be {allowed}")
+    return ConfigError(f"{where or 'configuration'} = {shown(value)}: must be {allowed}")
+
+
+def shown(value: Any) -> str:
+    """A value in a message: `repr`, cut where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to write integers of more than 4300 digits
+        return "an integer of more than 4300 digits"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _join(where: str, key: str) -> str:

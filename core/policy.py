@@ -360,7 +360,7 @@ class LinearPolicy:
     """
 
     def __init__(self, gain: Any, action_space: Space | None = None) -> None:
-        self.gain = np.array(gain, np.float64)
+        self.gain = _real_matrix(gain, "gain")
         self.action_space = action_space
         if self.gain.ndim != 2 or not np.isfinite(self.gain).all():
             raise ValueError(f"gain: got shape {self.gain.shape}, expected a finite matrix (m, n)")
@@ -408,7 +408,9 @@ class StateSpacePolicy:
                 f"system: got dt = {system.dt!r} (continuous or unspecified time), allowed a "
                 "positive sampling time; use control.sample_system(system, dt)"
             )
-        A, B, C, D = (np.array(getattr(system, n), np.float64, ndmin=2) for n in "ABCD")
+        A, B, C, D = (
+            np.array(_real_matrix(getattr(system, n), f"system: {n}"), ndmin=2) for n in "ABCD"
+        )
         self.states, self.inputs, self.outputs = len(A), D.shape[1], D.shape[0]
         expected = (
             (self.states, self.states),
@@ -438,6 +440,14 @@ class StateSpacePolicy:
             x = np.where(np.asarray(episode_start, np.bool_)[:, np.newaxis], 0.0, x)
         u = _row_products(x, self.C) + _row_products(y, self.D)
         return self._actuators(u), _row_products(x, self.A) + _row_products(y, self.B)
+
+
+def _real_matrix(value: Any, name: str) -> Array:
+    """A copy in float64; what NumPy would drop (imaginary parts) or read (text) is refused."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"{name}: got {array.dtype} numbers, allowed real ones")
+    return array.astype(np.float64)
 
 
 def _row_products(x: Array, matrix: Array) -> Array:

@@ -537,6 +537,7 @@ def read_policy(source: str | os.PathLike[str] | Mapping[str, bytes]) -> Policy:
     kind = document.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
         raise MalformedFile(f"{name}/{DESCRIPTION}: kind {kind!r}, allowed {', '.join(kinds)}")
+    _refuse_unknown(document, {*_KEYS, *_KEYS_OF_KIND[kind]}, f"{name}/{DESCRIPTION}")
     try:
         return kinds[kind](document, weights, normalisation, f"{name}/{DESCRIPTION}")
     except KeyError as reason:
@@ -553,6 +554,23 @@ def _gather(source: Any) -> tuple[Mapping[str, bytes], str]:
     return {n: read_limited(path / n) for n in names if (path / n).exists()}, str(path)
 
 
+_KEYS = (
+    "format", "schema", "kind", "observation_space", "action_space", "shared", "normalisation",
+    "written_by",
+)  # fmt: skip
+_KEYS_OF_KIND = {
+    "stable-baselines3": ("algorithm", "policy", "settings"),
+    "linear": (),
+    "state-space": ("dt",),
+}
+
+
+def _refuse_unknown(document: Mapping[str, Any], known: set[str], name: str) -> None:
+    for key in document:
+        if key not in known:
+            raise MalformedFile(f"{name}: unknown key {key!r}, allowed {', '.join(sorted(known))}")
+
+
 def _mapping(document: dict[str, Any], key: str, name: str) -> dict[str, Any]:
     value = document.get(key)
     if not isinstance(value, dict):
@@ -566,6 +584,7 @@ def _read_normalisation(
     if document.get("normalisation") is None:
         return None
     settings = _mapping(document, "normalisation", name)
+    _refuse_unknown(settings, {"keys", "epsilon", "limit"}, f"{name}/{DESCRIPTION}: normalisation")
     if STATISTICS not in files:
         raise MalformedFile(f"{name}: expected {STATISTICS}")
     tensors = read_tensors(files[STATISTICS], f"{name}/{STATISTICS}")
@@ -816,8 +835,9 @@ def read_sb3_zip(
         normalisation: statistics of the `VecNormalize` it was trained in, which SB3 stores apart.
 
     Raises:
-        MalformedFile: not such a file, damaged, or it does not fit the spaces.
+        MalformedFile: not such a file, damaged, or its tensors do not fit the spaces.
         UnsafeFile: a file that could harm the reader.
+        ValueError: it says of itself that it was made for other spaces.
     """
     name = str(path)
     members = read_zip(Path(path), name)
@@ -826,6 +846,8 @@ def read_sb3_zip(
     data = strict_json(members["data"], f"{name}/data")
     if not isinstance(data, dict):
         raise MalformedFile(f"{name}/data: not a JSON object")
+    for kind, theirs in zip(("observation", "action"), env_spaces, strict=True):
+        _compare_written(data.get(f"{kind}_space"), theirs, f"policy {name}: {kind} space")
     weights = read_torch(members["policy.pth"], f"{name}/policy.pth")
     if algorithm is None:
         algorithm = _recognise(weights, data, name)
@@ -849,6 +871,33 @@ def read_sb3_zip(
         "settings": settings,
     }
     return StoredPolicy(description, network, normalisation)
+
+
+def _compare_written(written: Any, theirs: Space, name: str) -> None:
+    """Compare what stands in plain text beside a pickled space with the environment's space."""
+    if not isinstance(written, dict):
+        return
+    match = re.search(
+        r"\.(Box|Discrete|MultiDiscrete|MultiBinary|Dict)'>$", str(written.get(":type:"))
+    )
+    if match is None:
+        return
+    kind, shape = match[1], written.get("_shape")
+    ours = f"a {kind}"
+    fits = isinstance(theirs, getattr(spaces, kind))
+    if kind == "Discrete" and re.fullmatch(r"[0-9]{1,18}", str(written.get("n"))):
+        ours = f"Discrete({written['n']})"
+        fits = fits and int(written["n"]) == theirs.n  # type: ignore[attr-defined]
+    elif kind == "Box" and isinstance(shape, list):
+        ours = f"a Box of shape {tuple(shape)}"
+        have = tuple(theirs.shape or ())
+        # pictures are kept channel first, whatever the environment gives
+        fits = fits and tuple(shape) in (have, (*have[-1:], *have[:-1]))
+    if not fits:
+        raise ValueError(
+            f"{name} differs from the environment's: the policy has {ours}, "
+            f"the environment {theirs}"
+        )
 
 
 def read_torch(content: bytes, name: str) -> dict[str, Array]:

@@ -17,6 +17,7 @@ import importlib
 import importlib.metadata
 import inspect
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -155,7 +156,13 @@ def _from_folder(path: Path) -> Policy:
     if not (path / "run.json").exists():
         raise MalformedFile(f"policy: {path} is neither a run folder nor a policy's folder")
     run = RunFolder.open(path)
-    checkpoint = run.latest("best-") or run.latest()
+    checkpoint = run.latest("best-")
+    if checkpoint is None and (checkpoint := run.latest()) is not None:
+        warnings.warn(
+            f"{path}: its best policy (checkpoints/best-...) is missing or damaged; the last one, "
+            f"{checkpoint.name}, is taken",
+            stacklevel=5,
+        )
     if checkpoint is None or not (checkpoint / DESCRIPTION).exists():
         raise FileNotFoundError(f"policy: {path} has no checkpoint with a policy (yet)")
     return read_policy(checkpoint)

@@ -121,6 +121,7 @@ class Target:
     def make(
         self,
         rows: int,
+        /,
         max_episode_steps: int | None = None,
         wrappers: Sequence[str] = (),
         **settings: Any,
@@ -134,23 +135,51 @@ class Target:
             settings: of the environment.
 
         Raises:
-            TypeError: a setting that the environment does not have, naming those it has.
-            ValueError: max_episode_steps below 1.
+            TypeError: a setting that the environment does not have, naming those it has; wrappers
+                that are no list of names; something that builds no environment.
+            UnknownName: a wrapper that there is not.
+            ValueError: max_episode_steps below 1 or beyond 32 bits.
         """
-        env = self.build(rows, **settings)
-        for name in wrappers:
-            from .wrappers import WRAPPERS
-
-            env = load_object(WRAPPERS.get(name, name))(env)
+        if "rows" in settings:
+            raise TypeError(
+                f"rows: got {settings['rows']!r} as a setting of {self.name}, which it is not: "
+                "how many copies play is a matter of the caller (its option rows or width)"
+            )
+        classes = [_wrapper(name) for name in _wrapper_names(wrappers)]
         if max_episode_steps is not None:
             whole = isinstance(max_episode_steps, int) and not isinstance(max_episode_steps, bool)
-            if not whole or max_episode_steps < 1:
+            if not whole or not 1 <= max_episode_steps < 2**32:
                 raise ValueError(
                     f"max_episode_steps: got {max_episode_steps!r}, "
-                    "allowed an integer of at least 1"
+                    "allowed an integer of at least 1 and below 2**32"
                 )
+        env = self.build(rows, **settings)
+        for name, wrap in zip(wrappers, classes, strict=True):
+            env = _batch_env(wrap(env), f"wrappers: {name!r} makes", "a wrapper makes a BatchEnv")
+        if max_episode_steps is not None:
             env.horizon = min(max_episode_steps, env.horizon or max_episode_steps)
         return env
+
+
+def _wrapper_names(wrappers: Any) -> Sequence[str]:
+    listed = isinstance(wrappers, Sequence) and not isinstance(wrappers, str)
+    if not listed or not all(isinstance(name, str) for name in wrappers):
+        raise TypeError(f"wrappers: got {wrappers!r}, allowed a list of names, innermost first")
+    return wrappers  # type: ignore[no-any-return]
+
+
+def _wrapper(name: str) -> Callable[[BatchEnv], BatchEnv]:
+    from .wrappers import WRAPPERS
+
+    if name not in WRAPPERS and ":" not in name:
+        raise UnknownName(
+            f"wrappers: got {name!r}{did_you_mean(name, WRAPPERS)} "
+            f"Allowed: {', '.join(WRAPPERS)}, module:Class or path/to/file.py:Class"
+        )
+    found = load_object(WRAPPERS.get(name, name))
+    if not callable(found):
+        raise TypeError(f"wrappers: {name!r} is a {type(found).__name__}, allowed a class")
+    return found  # type: ignore[no-any-return]
 
 
 @cache
@@ -249,8 +278,7 @@ def _catalogued(target: str) -> Entry | None:
 
 def _from_entry(entry: Entry) -> Target:
     def build(rows: int, **settings: Any) -> BatchEnv:
-        env: BatchEnv = _construct(load_object(entry.entry_point), entry.name, rows, settings)
-        return env
+        return _construct(load_object(entry.entry_point), entry.name, rows, settings)
 
     return Target(entry.name, entry.id, build, entry)
 
@@ -301,7 +329,9 @@ def _takes_rows(function: Callable[..., Any]) -> bool:
     return bool(parameters) and parameters[0] == "rows"
 
 
-def _construct(build: Callable[..., Any], name: str, rows: int, settings: dict[str, Any]) -> Any:
+def _construct(
+    build: Callable[..., Any], name: str, rows: int, settings: dict[str, Any]
+) -> BatchEnv:
     parameters = inspect.signature(build).parameters
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         known = [p for p in parameters if p != "rows"]
@@ -310,7 +340,17 @@ def _construct(build: Callable[..., Any], name: str, rows: int, settings: dict[s
                 f"{name} has no setting {setting!r}{did_you_mean(setting, known)} "
                 f"It has: {', '.join(known)}"
             )
-    return build(rows, **settings)
+    said = f"target: {name} builds"
+    return _batch_env(build(rows, **settings), said, "a target with rows builds a BatchEnv")
+
+
+def _batch_env(made: Any, said: str, expected: str) -> BatchEnv:
+    from .batch import BatchEnv
+
+    if not isinstance(made, BatchEnv):
+        kind = type(made).__name__
+        raise TypeError(f"{said} {'an' if kind[0] in 'aeiou' else 'a'} {kind}; {expected}")
+    return made
 
 
 def _reference_of(value: Any) -> str | None:
@@ -327,7 +367,7 @@ def load_object(reference: str) -> Any:
         ImportError: no such module, file or name; the message says which.
     """
     place, _, name = reference.rpartition(":")
-    if not place or not name:
+    if not place or not name or not all(name.split(".")):
         raise ImportError(f"{reference!r}: expected module:name or path/to/file.py:name")
     module = _load_file(Path(place)) if place.endswith(".py") else _import(place)
     value = module
@@ -340,6 +380,11 @@ def load_object(reference: str) -> Any:
 
 
 def _import(name: str) -> Any:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ImportError(
+            f"{name!r} is not the name of a module; allowed names joined by single dots, or a "
+            "path that ends in .py"
+        )
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as missing:

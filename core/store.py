@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import disk as _disk
 from .blocks import CorruptBlock, decode_block, encode_block
+from .config import ConfigError
 from .disk import (
     TEMPORARY,
     CorruptFile,
@@ -51,6 +52,7 @@ from .disk import (
     write_new,
 )
 from .machine import Process, machine
+from .run_schema import check_run
 from .safe_files import MalformedFile, strict_json
 
 if TYPE_CHECKING:
@@ -148,8 +150,10 @@ class RunFolder:
     def __init__(self, path: Path, document: dict[str, Any], *, writable: bool) -> None:
         self.path = path
         self.writable = writable
+        self.created = False  # by this object, rather than found
         self._document = document
         self._held: set[str] = set()
+        self._withdrawn = False
 
     # -- opening
 
@@ -190,6 +194,7 @@ class RunFolder:
             file = path / "run.json"
             if not file.exists():
                 write_atomic(file, to_json(asked))
+                run.created = True
                 return run
             run._document = _read_run(file)
             run._compare(asked, strict=strict)
@@ -243,6 +248,8 @@ class RunFolder:
         warnings.warn(f"{self.path}: {message}", ResumedElsewhere, stacklevel=4)
         file = self.path / "resumes.json"
         resumes = read_json(file) if file.exists() else []
+        if not isinstance(resumes, list):
+            raise CorruptFile(file, "must be a list of machines")
         if not resumes or resumes[-1] != here:
             write_atomic(file, to_json([*resumes, here]))
 
@@ -293,6 +300,9 @@ class RunFolder:
             self._held.discard(name)
             with contextlib.suppress(OSError):  # the folder may be gone
                 _disk.disk.remove(mine)
+            if self._withdrawn:
+                with contextlib.suppress(OSError):  # somebody else has put something there
+                    _disk.disk.remove_folder(self.path)
 
     def _other_holder(self, name: str, mine: Path) -> tuple[Path, Process] | None:
         start = f"{_LOCK}{name}~"
@@ -321,6 +331,20 @@ class RunFolder:
     def _must_hold_lock(self) -> None:
         if not self._held:
             raise RuntimeError(f"{self.path}: writing needs the lock: use 'with folder.lock():'")
+
+    def withdraw(self) -> None:
+        """Take a run back that this object created: everything in it, and the folder if empty.
+
+        For a run that was refused before it had a result; another may then begin in its place.
+        """
+        self._must_hold_lock()
+        if not self.created:
+            raise RuntimeError(f"{self.path}: began before; only who created a run withdraws it")
+        with explained(self.path):
+            documents = [p for p in _visible(self.path) if p.name != "run.json"]
+            for path in [*documents, self.path / "run.json"]:  # killed in between, it stays a run
+                remove_tree(path)
+        self._withdrawn = True
 
     # -- blocks
 
@@ -584,11 +608,17 @@ def _check_schema(path: Path, found: object, known: str) -> None:
 
 
 def _read_run(path: Path) -> dict[str, Any]:
+    """The document of a run, its fields checked by kind."""
     document = read_json(path)
-    if not isinstance(document, dict) or not isinstance(document.get("config"), dict):
-        raise CorruptFile(path, "no run document: 'config' is missing")
-    schema = str(document.get("schema"))
-    _check_schema(path, schema, f"{schema.partition('/')[0]}/{SCHEMA.partition('/')[2]}")
+    if not isinstance(document, dict):
+        raise CorruptFile(path, "must be a table with schema and config")
+    schema = document.get("schema")
+    name, slash, _ = schema.partition("/") if isinstance(schema, str) else ("", "", "")
+    _check_schema(path, schema, f"{name}/{SCHEMA.partition('/')[2]}" if name and slash else SCHEMA)
+    try:
+        check_run(document)
+    except ConfigError as problem:
+        raise CorruptFile(path, str(problem)) from None
     return document
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import math
+import re
 import time
+import types
+import typing
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .checkpoint import learner_files, restore_chance, restore_learner
-from .config import ConfigError, dump_toml, resolved
+from .config import NONE, ConfigError, checked, dump_toml, resolved, shown
 from .disk import to_json
 from .global_random import preserved
 from .policy import takes_masks
@@ -19,7 +23,7 @@ from .policy_files import ACTIVATIONS, ALGORITHMS, DESCRIPTION, STATISTICS, WEIG
 from .progress import progress_bar
 from .registry import did_you_mean, load_object, resolve, squash
 from .rollout import evaluate, one_thread
-from .safe_files import strict_json
+from .safe_files import MalformedFile, strict_json
 from .store import RunFolder, named_files
 
 DEFAULT_ROLLOUT = 2048
@@ -28,6 +32,30 @@ Point = dict[str, Any]  # of a learning curve: steps, mean, low, high (None: too
 
 PROGRESS = "progress.json"  # in every state of a run: steps done and the learning curve
 POLICY_FILES = (DESCRIPTION, WEIGHTS, STATISTICS)
+DEVICE = re.compile(r"auto|cpu|mps|cuda(:[0-9]{1,3})?")
+DEVICES = "cpu, cuda, cuda:N, mps or auto"
+COUNTS = ("steps", "rows", "evaluate_every", "evaluation_episodes")
+OWN_SETTINGS = ("rows", "wrappers")  # options of a training, not of its environment
+_COUNT, _RATE, _SHARE = (1, math.inf), (0, math.inf), (0, 1)
+RANGES = {  # of hyperparameters that no algorithm takes outside of them: least and most
+    "batch_size": _COUNT,
+    "buffer_size": _COUNT,
+    "clip_range": _RATE,
+    "exploration_final_eps": _SHARE,
+    "exploration_fraction": _SHARE,
+    "exploration_initial_eps": _SHARE,
+    "gae_lambda": _SHARE,
+    "gamma": _SHARE,
+    "learning_rate": _RATE,
+    "learning_starts": _RATE,
+    "n_epochs": _COUNT,
+    "n_steps": _COUNT,
+    "policy_delay": _COUNT,
+    "target_update_interval": _COUNT,
+    "tau": _SHARE,
+    "train_freq": _COUNT,
+}
+REFUSALS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
 SET_ELSEWHERE = {
     "policy": "set it as `policy`",
     "env": "set it as `environment`",
@@ -62,7 +90,7 @@ class TrainConfig:
         normalise_observations: keep running statistics and divide by them (stored with the
             policy).
         normalise_rewards: likewise for rewards, in training only.
-        device: "cpu" (the faster one for small networks), "cuda", or "auto".
+        device: "cpu" (the faster one for small networks), "cuda", "cuda:N", "mps", or "auto".
         evaluate_every: steps between evaluations, each with a checkpoint.
         evaluation_episodes: episodes of an evaluation.
         evaluation_seed: whose episodes; never the training episodes.
@@ -87,9 +115,20 @@ class TrainConfig:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("steps", "rows", "evaluate_every", "evaluation_episodes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: got {getattr(self, name)}, allowed 1 or more")
+        for name in COUNTS:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ConfigError(f"{name}: got {value!r}, allowed a whole number")
+            if value < 1:
+                raise ConfigError(f"{name}: got {value}, allowed 1 or more")
+        if not DEVICE.fullmatch(self.device):
+            raise ConfigError(f"device: got {self.device!r}, allowed {DEVICES}")
+        for name in OWN_SETTINGS:
+            if name in self.settings:
+                raise ConfigError(
+                    f"settings.{name}: got {self.settings[name]!r}, allowed settings of the "
+                    f"environment; set it as `{name}`"
+                )
         if self.evaluation_seed == self.seed:
             raise ConfigError(f"evaluation_seed: {self.seed} is the seed of training; take another")
 
@@ -117,7 +156,8 @@ def train(config: TrainConfig, run: str | Path, *, progress: bool = False) -> Tr
     The run folder holds the resolved configuration (`config.toml`, which gives the same run
     again), and in `checkpoints/` the last two states and the best policy so far (`best-...`).
     Called again on the same folder, it resumes from the last checkpoint, or returns at once what
-    was finished. The global random states are left as they were.
+    was finished. A run that is refused before it has trained leaves no folder, so that the
+    corrected one finds its place free. The global random states are left as they were.
 
     On-policy algorithms on an environment with `snapshot` end, when resumed, with the same bits
     as an unbroken run (on the CPU; everything runs on one thread). Elsewhere a resumed run is
@@ -143,7 +183,13 @@ def train(config: TrainConfig, run: str | Path, *, progress: bool = False) -> Tr
     folder = RunFolder.create_or_resume(run, {"kind": "training", "files": files, **options})
     with folder.lock(), preserved(), one_thread():
         folder.write("config.toml", dump_toml(options).encode())
-        curve = _train(cls, config, folder, progress)
+        curve: list[Point] = []
+        try:
+            _train(cls, config, folder, curve, progress)
+        except Exception:
+            if folder.created and (not curve or curve[-1]["steps"] == 0):
+                folder.withdraw()
+            raise
     env = resolve(config.environment).make(1, wrappers=config.wrappers, **config.settings)
     try:
         policy = load_policy(Path(run).resolve(), env)
@@ -152,17 +198,19 @@ def train(config: TrainConfig, run: str | Path, *, progress: bool = False) -> Tr
     return Training(Path(run), policy, curve, time.monotonic() - start)
 
 
-def _train(cls: type[Any], config: TrainConfig, folder: RunFolder, progress: bool) -> list[Point]:
+def _train(
+    cls: type[Any], config: TrainConfig, folder: RunFolder, curve: list[Point], progress: bool
+) -> None:
+    """Train, or go on; the points of the learning curve are appended to `curve`."""
     files: dict[str, bytes] = {}
-    curve: list[Point] = []
     done = 0
     if (resumed := folder.latest("step-")) is not None:
         files = {file.name: file.read_bytes() for file in resumed.iterdir()}
-        stored = strict_json(files[PROGRESS], PROGRESS)
-        curve, done = stored["curve"], stored["steps"]
+        curve += learning_progress(resumed)
+        done = curve[-1]["steps"]
         _keep_best(folder, files, curve)  # a run may have been killed before it came to that
         if done >= config.steps:
-            return curve
+            return
     env = _environment(cls, config)
     try:
         learner = _learner(cls, config, env, folder.path)
@@ -172,7 +220,35 @@ def _train(cls: type[Any], config: TrainConfig, folder: RunFolder, progress: boo
             _train_other(learner, config, folder, files, curve, done, progress)
     finally:
         env.close()
-    return curve
+
+
+def learning_progress(checkpoint: Path) -> list[Point]:
+    """The learning curve in a checkpoint of a training, up to its own step.
+
+    Raises:
+        MalformedFile: no such file as `train` writes.
+    """
+    file = checkpoint / PROGRESS
+    if not file.is_file():
+        raise MalformedFile(f"{file}: is missing")
+    stored = strict_json(file.read_bytes(), str(file))
+    try:
+        curve = checked(stored, {"steps": int, "curve": list[_Point]})["curve"]
+    except ConfigError as problem:
+        raise MalformedFile(f"{file}: {problem}") from None
+    if not curve or curve[-1].steps != stored["steps"]:
+        raise MalformedFile(f"{file}: curve must end at steps = {stored['steps']}")
+    return [vars(point) for point in curve]
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A point of a learning curve, as `progress.json` holds it."""
+
+    steps: int
+    mean: float
+    low: float | None
+    high: float | None
 
 
 def algorithm_class(name: str) -> type[Any]:
@@ -224,17 +300,48 @@ def _learner(cls: type[Any], config: TrainConfig, env: Any, run: Path) -> Any:
     from gymnasium import spaces
 
     _check_names(cls, config.hyperparameters)
+    _check_device(config.device)
     policy = config.policy
+    known = getattr(cls, "policy_aliases", None)
+    if policy != "auto" and known and policy not in known:
+        raise ConfigError(
+            f"policy: got {policy!r}{did_you_mean(policy, known)} "
+            f"Allowed for {cls.__name__}: auto, {', '.join(known)}"
+        )
     if policy == "auto":
         nested = isinstance(env.observation_space, spaces.Dict)
         kind = "MultiInput" if nested else "Mlp"
         policy = kind + ("LstmPolicy" if cls.__name__ == "RecurrentPPO" else "Policy")
     log = {"tensorboard_log": str(run / "tensorboard")} if config.tensorboard else {}
-    arguments = {**_rollout_length(cls, config.rows), **_decoded(config.hyperparameters), **log}
+    given = {**_rollout_length(cls, config.rows), **_decoded(config.hyperparameters)}
+    arguments = {name: _checked(cls, name, value) for name, value in given.items()}
     try:
-        return cls(policy, env, seed=config.seed, device=config.device, **arguments)
-    except (TypeError, ValueError, AssertionError) as refusal:
-        raise ConfigError(f"{cls.__name__} refuses this configuration: {refusal}") from refusal
+        learner = cls(policy, env, seed=config.seed, device=config.device, **arguments, **log)
+    except REFUSALS as refusal:
+        said = " ".join(str(refusal).split()) or type(refusal).__name__
+        raise ConfigError(f"{cls.__name__} refuses this configuration: {said}") from refusal
+    if hasattr(learner, "set_logger") and not config.tensorboard:
+        from stable_baselines3.common.logger import Logger
+
+        learner.set_logger(Logger(folder=None, output_formats=[]))  # its own makes a folder in /tmp
+    return learner
+
+
+def _check_device(device: str) -> None:
+    """Stable-Baselines3 would take the CPU in place of a device that is not there."""
+    import torch
+
+    kind, _, number = device.partition(":")
+    found = {
+        "cuda": torch.cuda.device_count(),
+        "mps": int(torch.backends.mps.is_available()),
+    }
+    if int(number or 0) >= found.get(kind, 1):
+        there = [name for name, count in found.items() if count]
+        raise ConfigError(
+            f"device: got {device!r}, which torch does not find here; allowed "
+            f"{', '.join(['cpu', *there, 'auto'])}"
+        )
 
 
 def _rollout_length(cls: type[Any], rows: int) -> dict[str, int]:
@@ -260,10 +367,75 @@ def _check_names(cls: type[Any], hyperparameters: Mapping[str, Any]) -> None:
             )
 
 
+def _checked(cls: type[Any], name: str, value: Any) -> Any:
+    """A hyperparameter of the type that the algorithm declares and of a possible size.
+
+    Some wrong ones would be noticed only in the middle of a training, or never.
+    """
+    parameter = inspect.signature(cls).parameters.get(name)
+    members = [] if parameter is None else _members(parameter.annotation)
+    if members and not any(_fits(value, member) for member in members):
+        if tuple in members and isinstance(value, list):
+            return tuple(value)  # a file has lists only
+        words = [_IN_WORDS[member] for member in members if member in _IN_WORDS]
+        allowed = " or ".join(words) or str(getattr(parameter, "annotation", ""))
+        raise ConfigError(f"hyperparameters.{name}: got {shown(value)}, allowed {allowed}")
+    least, most = RANGES.get(name, (-math.inf, math.inf))
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and not least <= value <= most:
+        allowed = f"{least} or more" if most == math.inf else f"{least} to {most}"
+        raise ConfigError(f"hyperparameters.{name}: got {shown(value)}, allowed {allowed}")
+    return value
+
+
+_IN_WORDS: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    dict: "a table",
+    tuple: "a list",
+    list: "a list",
+    types.NoneType: f'"{NONE}"',
+    Callable: "'linear 1e-3'",
+}
+
+
+def _members(annotation: Any) -> list[Any]:
+    """The types of an annotation without their parameters; empty if it cannot be judged here."""
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        parts = [_members(part) for part in typing.get_args(annotation)]
+        return [member for part in parts for member in part] if all(parts) else []
+    kind = types.NoneType if annotation is None else origin or annotation
+    if kind in (inspect.Parameter.empty, Any, object) or not isinstance(kind, type):
+        return []
+    return [{Mapping: dict, Sequence: list}.get(kind, kind)]
+
+
+def _fits(value: Any, member: Any) -> bool:
+    if member is Callable:
+        return callable(value) and not isinstance(value, type)
+    if member is type:
+        return isinstance(value, type)
+    if isinstance(value, bool):
+        return member is bool
+    if member is int:
+        return isinstance(value, int) and abs(value) < 2**63
+    if member is float:
+        if isinstance(value, int):
+            return abs(value) < 2**63
+        return isinstance(value, float) and math.isfinite(value)
+    return isinstance(value, member)
+
+
 def _decoded(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
     """Hyperparameters as Stable-Baselines3 wants them: schedules and classes instead of text."""
     arguments = {name: _scheduled(name, value) for name, value in hyperparameters.items()}
-    extra = dict(arguments.get("policy_kwargs", {}))
+    extra = arguments.get("policy_kwargs") or {}
+    if not isinstance(extra, Mapping):
+        raise ConfigError(f"hyperparameters.policy_kwargs: got {shown(extra)}, allowed a table")
+    extra = dict(extra)
     if isinstance(extra.get("activation_fn"), str):
         from torch import nn
 
@@ -290,7 +462,11 @@ def _scheduled(name: str, value: Any) -> Any:
     try:
         first = float(value.removeprefix("linear "))
     except ValueError:
-        raise ConfigError(f"{name}: got {value!r}, allowed a number or 'linear 1e-3'") from None
+        first = math.nan
+    if not (math.isfinite(first) and first >= 0):
+        raise ConfigError(
+            f"hyperparameters.{name}: got {value!r}, allowed a number or 'linear 1e-3'"
+        )
     return lambda remaining: first * remaining
 
 

@@ -94,7 +94,7 @@ def page_of(entry: Entry) -> str:
 
 def environment_page(entry: Entry, has_picture: bool = False) -> str:
     """Markdown of one environment's page."""
-    env = resolve(entry).make(rows=1)
+    env = resolve(entry).make(1)
     lines = [f"# {entry.name}", "", f"`{entry.id}`: {entry.summary}.", ""]
     lines += ["| | space | shape | dtype | range |", "|---|---|---|---|---|"]
     for role in ("observation", "action"):

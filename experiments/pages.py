@@ -9,21 +9,22 @@ import numpy as np
 
 from palestra.batch import BatchEnv, Episodes
 from palestra.claims import Quantity
-from palestra.config import build
+from palestra.config import ConfigError, build, shown
 from palestra.figures import distributions, learning_curve
 from palestra.policy import begin as begin_policy
 from palestra.policy import takes_masks
 from palestra.policy_loading import load_policy
-from palestra.registry import is_registered, load_object, resolve
+from palestra.registry import UnknownName, is_registered, resolve
 from palestra.report import Report
-from palestra.safe_files import strict_json
+from palestra.run_schema import FIELDS
+from palestra.safe_files import MalformedFile, UnsafeFile
 from palestra.spaces import Array
 from palestra.stats import episodes_mean, success_rate
-from palestra.store import RunFolder
-from palestra.train import PROGRESS
+from palestra.store import CorruptFile, RunFolder
+from palestra.train import learning_progress
 from palestra.wrappers import WRAPPERS
 
-from .experiment import names
+from .experiment import find
 from .experiment import run as run_experiment
 
 MOST_FRAMES = 200
@@ -38,22 +39,28 @@ def write_page(folder: str | Path, out: str | Path | None = None) -> Path:
 
     Raises:
         FileNotFoundError: not a run folder.
-        ValueError: a run of a kind that has no page, or that is not finished.
+        MalformedFile: what stands in the folder is no run that was written here.
+        ValueError: a run that is not finished.
     """
     stored = RunFolder.open(folder)
     kind = stored.config.get("kind")
+    if kind not in tuple(FIELDS):  # it may be anything, also what has no hash
+        raise CorruptFile(
+            stored.path / "run.json",
+            f"config.kind = {shown(kind)}: must be one of {', '.join(FIELDS)} to have a page",
+        )
     target = Path(out) if out is not None else Path(folder) / "report.html"
     if kind == "training":
         return _training_page(stored).write(target)
-    if kind in ("evaluation", "experiment") and not stored.finished:
+    if not stored.finished:
         raise ValueError(f"{folder}: this {kind} is not finished; run its command again first")
     if kind == "evaluation":
         return _evaluation_page(stored).write(target)
-    if kind == "experiment":
-        cls = load_object(names()[stored.config["experiment"]])
-        findings = run_experiment(build(cls, stored.config["options"]), folder).findings
-        return findings.report.write(target)
-    raise ValueError(f"{folder}: a run of kind {kind!r} has no page")
+    try:
+        experiment = build(find(stored.config["experiment"]), stored.config["options"])
+    except (UnknownName, ConfigError) as problem:
+        raise CorruptFile(stored.path / "run.json", f"config: {problem}") from None
+    return run_experiment(experiment, folder).findings.report.write(target)
 
 
 def _training_page(stored: RunFolder) -> Report:
@@ -61,7 +68,7 @@ def _training_page(stored: RunFolder) -> Report:
     checkpoint = stored.latest("step-")
     if checkpoint is None:
         raise FileNotFoundError(f"{stored.path}: no checkpoint yet; nothing to show")
-    curve = strict_json((checkpoint / PROGRESS).read_bytes(), PROGRESS)["curve"]
+    curve = learning_progress(checkpoint)
     last = curve[-1]
     page = Report(
         f"{config['algorithm']} on {config['environment']}",
@@ -82,12 +89,19 @@ def _training_page(stored: RunFolder) -> Report:
     page.table("Evaluations", columns, [(int(p["steps"]), _quantity(p)) for p in curve])
     # a run folder may come from anywhere: code that it names is not run
     if is_registered(config["environment"]) and set(config["wrappers"]) <= set(WRAPPERS):
-        frames = episode_frames(
-            config["environment"],
-            str(stored.path),
-            config["evaluation_seed"],
-            {**config["settings"], "wrappers": config["wrappers"]},
-        )
+        try:
+            frames = episode_frames(
+                config["environment"],
+                str(stored.path),
+                config["evaluation_seed"],
+                {**config["settings"], "wrappers": config["wrappers"]},
+            )
+        except (TypeError, ValueError) as problem:
+            if isinstance(problem, MalformedFile | UnsafeFile):
+                raise
+            raise CorruptFile(
+                stored.path / "run.json", f"its policy cannot be shown: {problem}"
+            ) from problem
         if frames:
             page.animation("One held-out episode", frames, fps=10)
     page.facts({**_facts(config), **config["machine"]})
@@ -95,12 +109,21 @@ def _training_page(stored: RunFolder) -> Report:
 
 
 def _evaluation_page(stored: RunFolder) -> Report:
+    import pyarrow as pa
+
     config = stored.config
     table = stored.read("episodes")
     page = Report(
         f"{config['policy']} on {config['environment']}",
         subtitle=f"episodes 0 to {config['episodes'] - 1} of seed {config['seed']}",
     )
+    kinds = {name: table.column(name).type for name in table.column_names}
+    for name in {"return": None, **kinds}:
+        kind = kinds.get(name)
+        if kind is None or not pa.types.is_primitive(kind) or pa.types.is_temporal(kind):
+            raise CorruptFile(
+                stored.path / "episodes", f"column {name!r} must be there and hold numbers"
+            )
     rows, returns = [], table.column("return").to_numpy()
     for name in table.column_names:
         if name == "episode":

@@ -316,6 +316,25 @@ def test_gain_matrices_are_read_from_csv_npy_and_mat(tmp_path):
         assert np.array_equal(policy.gain, K)
 
 
+@pytest.mark.parametrize("gain", [np.ones((2, 3)) + 0j, [["1", "2", "3"]] * 2, [[None] * 3] * 2])
+def test_a_gain_is_made_of_real_numbers(gain):
+    with pytest.raises(ValueError, match=r"gain: got .* numbers, allowed real ones"):
+        LinearPolicy(gain, BOX)
+    with pytest.raises(ValueError, match=r"policy gain: gain: got .* numbers, allowed real ones"):
+        load_policy(np.array(gain), env_with())
+
+
+def test_matrices_of_a_system_are_made_of_real_numbers():
+    class System:
+        A, B, C, D = (np.ones((1, 1)) for _ in range(4))
+        dt = 1.0
+
+    StateSpacePolicy(System)
+    System.B = np.array([[1j]])
+    with pytest.raises(ValueError, match="system: B: got complex128 numbers, allowed real ones"):
+        StateSpacePolicy(System)
+
+
 def test_gain_matrices_that_do_not_fit_are_refused_with_both_shapes(tmp_path):
     np.savetxt(tmp_path / "K.csv", np.ones((2, 4)), delimiter=",")
     with pytest.raises(ValueError, match=r"takes 4 components.*\(3,\)"):
@@ -372,7 +391,8 @@ def test_a_run_folder_gives_its_best_checkpoint_and_else_its_last(tmp_path):
             load_policy(tmp_path / "run", env_with())
         checkpoint(folder, "step-1", 1.0)
         checkpoint(folder, "step-2", 2.0)
-        assert load_policy(tmp_path / "run", env_with()).gain[0, 0] == 2.0
+        with pytest.warns(UserWarning, match=r"best policy .* is missing .* step-2, is taken"):
+            assert load_policy(tmp_path / "run", env_with()).gain[0, 0] == 2.0
         checkpoint(folder, "best-1", 3.0)
         checkpoint(folder, "step-3", 4.0)
         assert load_policy(str(tmp_path / "run"), env_with()).gain[0, 0] == 3.0

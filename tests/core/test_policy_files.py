@@ -504,13 +504,65 @@ def test_layers_larger_than_the_tensors_are_refused_before_they_are_made():
 def test_a_zip_that_does_not_fit_the_environment_is_refused(tmp_path):
     algorithm("PPO", VECTOR, BOX).save(tmp_path / "model.zip")
     narrow = spaces.Box(-1.0, 1.0, (4,), np.float32)
-    with pytest.raises(MalformedFile, match=r"\(64, 5\), expected float32 \(64, 4\)"):
+    with pytest.raises(ValueError, match=r"observation space .* has a Box of shape \(5,\), the e"):
         read_sb3_zip(tmp_path / "model.zip", (narrow, BOX))
-    with pytest.raises(MalformedFile, match=r"float32 \(3,\)"):
+    with pytest.raises(ValueError, match=r"action space .* a Box of shape \(2,\), .*\(3,\)"):
         read_sb3_zip(tmp_path / "model.zip", (VECTOR, spaces.Box(-1, 1, (3,))))
+    with pytest.raises(ValueError, match=r"action space .* a Box of shape \(2,\), .*Discrete\(4\)"):
+        read_sb3_zip(tmp_path / "model.zip", (VECTOR, DISCRETE))
+    algorithm("PPO", VECTOR, DISCRETE).save(tmp_path / "choices.zip")
+    with pytest.raises(ValueError, match=r"has Discrete\(4\), the environment Discrete\(5\)"):
+        read_sb3_zip(tmp_path / "choices.zip", (VECTOR, spaces.Discrete(5)))
+
+
+def test_a_zip_that_does_not_say_its_spaces_is_held_against_its_tensors(tmp_path):
+    algorithm("PPO", VECTOR, BOX).save(tmp_path / "model.zip")
+    with zipfile.ZipFile(tmp_path / "model.zip") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    data = json.loads(members["data"])
+    data["observation_space"] = data["action_space"] = None
+    members["data"] = json.dumps(data).encode()
+    with zipfile.ZipFile(tmp_path / "silent.zip", "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    narrow = spaces.Box(-1.0, 1.0, (4,), np.float32)
+    with pytest.raises(MalformedFile, match=r"\(64, 5\), expected float32 \(64, 4\)"):
+        read_sb3_zip(tmp_path / "silent.zip", (narrow, BOX))
+    with pytest.raises(MalformedFile, match=r"float32 \(3,\)"):
+        read_sb3_zip(tmp_path / "silent.zip", (VECTOR, spaces.Box(-1, 1, (3,))))
 
 
 # --- damaged descriptions -------------------------------------------------------------------------
+
+
+KINDS = {
+    "network": lambda: algorithm("PPO", VECTOR, BOX),
+    "gain": lambda: LinearPolicy(np.ones((2, 5)), BOX),
+    "normalised": lambda: NormalisedPolicy(LinearPolicy(np.ones((2, 5)), BOX), STATISTICS_OF_FIVE),
+}
+STATISTICS_OF_FIVE = Normalisation({"": np.zeros(5)}, {"": np.ones(5)}, 1e-8, 10.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", ["", "normalisation"])
+def test_a_key_that_the_schema_does_not_have_is_refused(kind, place):
+    files = dict(policy_files(KINDS[kind]()))
+    document = json.loads(files[DESCRIPTION])
+    table = document[place] if place else document
+    if table is None:
+        pytest.skip("no statistics")
+    table["entry_point"] = "os:system"
+    files[DESCRIPTION] = json.dumps(document).encode()
+    with pytest.raises(MalformedFile, match="unknown key 'entry_point', allowed "):
+        read_policy(files)
+
+
+def test_a_key_of_another_kind_is_refused():
+    files = dict(policy_files(LinearPolicy(np.ones((2, 5)), BOX)))
+    document = json.loads(files[DESCRIPTION])
+    files[DESCRIPTION] = json.dumps({**document, "dt": 0.1}).encode()
+    with pytest.raises(MalformedFile, match="unknown key 'dt', allowed action_space, format"):
+        read_policy(files)
 
 
 def damaged(change):

@@ -1,5 +1,6 @@
 """Run folders: what is finished stays finished, and nothing damaged is read as if it were sound."""
 
+import dataclasses
 import errno
 import hashlib
 import json
@@ -23,6 +24,7 @@ from palestra import disk as disk_module
 from palestra import store
 from palestra.blocks import decode_block, encode_block
 from palestra.machine import Process
+from palestra.run_schema import FIELDS
 from palestra.safe_files import MalformedFile, UnsafeFile
 from palestra.store import (
     CorruptBlock,
@@ -36,6 +38,7 @@ from palestra.store import (
     to_json,
     write_atomic,
 )
+from palestra.train import TrainConfig
 
 CONFIG = {"env": {"id": "palestra/NMRRelax-v0", "horizon": 4}, "seed": 7, "width": 64}
 
@@ -766,3 +769,50 @@ def test_a_process_is_found_again_by_its_token():
     assert here.pid == os.getpid()
     assert not set(here.token) & set("/\\: ")
     assert Process.parse("nonsense") is None
+
+
+# --- taking a run back ----------------------------------------------------------------------------
+
+
+def test_a_run_that_was_created_here_is_taken_back_with_everything_in_it(tmp_path):
+    folder = RunFolder.create_or_resume(tmp_path / "run", {"seed": 1})
+    with folder.lock():
+        folder.publish("step-0", {"state": b"x"})
+        folder.write("config.toml", b"seed = 1")
+        folder.withdraw()
+    assert not (tmp_path / "run").exists()
+    RunFolder.create_or_resume(tmp_path / "run", {"seed": 2})
+
+
+def test_a_run_that_began_before_is_never_taken_back(tmp_path):
+    RunFolder.create_or_resume(tmp_path / "run", {"seed": 1})
+    folder = RunFolder.create_or_resume(tmp_path / "run", {"seed": 1})
+    with folder.lock(), pytest.raises(RuntimeError, match="only who created a run withdraws it"):
+        folder.withdraw()
+    with pytest.raises(RuntimeError, match="writing needs the lock"):
+        folder.withdraw()
+    assert RunFolder.open(tmp_path / "run").config["seed"] == 1
+
+
+def test_a_hidden_file_of_somebody_else_stays(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".mine").write_text("x")
+    folder = RunFolder.create_or_resume(tmp_path / "run", {"seed": 1})
+    with folder.lock():
+        folder.withdraw()
+    assert [file.name for file in (tmp_path / "run").iterdir()] == [".mine"]
+
+
+def test_a_list_of_machines_that_is_none_is_refused(tmp_path):
+    config = {"seed": 1, "machine": {"cpu": "a"}}
+    RunFolder.create_or_resume(tmp_path / "run", config)
+    (tmp_path / "run" / "resumes.json").write_text("{}")
+    with (
+        pytest.warns(store.ResumedElsewhere),
+        pytest.raises(store.CorruptFile, match=r"resumes.json: must be a list of machines"),
+    ):
+        RunFolder.create_or_resume(tmp_path / "run", {**config, "machine": {"cpu": "b"}})
+
+
+def test_fields_of_a_training_are_those_of_its_configuration():
+    assert FIELDS["training"].keys() == {field.name for field in dataclasses.fields(TrainConfig)}

@@ -25,8 +25,15 @@ from palestra.policy import LinearPolicy
 from palestra.policy_files import policy_files
 from palestra.policy_loading import load_policy
 from palestra.rollout import evaluate
+from palestra.safe_files import MalformedFile
 from palestra.store import RunFolder, RunMismatch
-from palestra.train import ResumedDifferently, TrainConfig, algorithm_class, train
+from palestra.train import (
+    ResumedDifferently,
+    TrainConfig,
+    algorithm_class,
+    learning_progress,
+    train,
+)
 from palestra.views import make
 from palestra.wrappers import ClipActions
 
@@ -396,7 +403,22 @@ def test_tensorboard_files_are_written_when_asked_for(tmp_path):
         ),
         ({"hyperparameters": {"seed": 3}}, r"hyperparameters.seed: set it as `seed`"),
         ({"hyperparameters": {"verbose": 1}}, r"hyperparameters.verbose: the progress bar"),
-        ({"hyperparameters": {**ROLLOUT, "n_steps": 0}}, "PPO refuses this configuration"),
+        ({"hyperparameters": {**ROLLOUT, "n_steps": 0}}, r"n_steps: got 0, allowed 1 or more"),
+        ({"hyperparameters": {**ROLLOUT, "gamma": 1.5}}, r"gamma: got 1\.5, allowed 0 to 1"),
+        ({"hyperparameters": {**ROLLOUT, "gamma": "abc"}}, "gamma: got 'abc', allowed a number$"),
+        ({"hyperparameters": {**ROLLOUT, "gamma": 10**400}}, r"gamma: got 10+\.\.\., allowed a nu"),
+        (
+            {"hyperparameters": {**ROLLOUT, "batch_size": 32.0}},
+            "batch_size: got 32.0, allowed a wh",
+        ),
+        ({"hyperparameters": {**ROLLOUT, "use_sde": 1}}, "use_sde: got 1, allowed true or false"),
+        (
+            {"hyperparameters": {**ROLLOUT, "learning_rate": "fast"}},
+            "learning_rate: got 'fast', allowed a number or 'linear 1e-3'",
+        ),
+        ({"hyperparameters": {"policy_kwargs": 3}}, "policy_kwargs: got 3, allowed a table"),
+        ({"hyperparameters": {"policy_kwargs": {"net": 3}}}, "PPO refuses .*unexpected keyword"),
+        ({"wrappers": ["clip"]}, "wrappers: got 'clip'.*Allowed: clip-actions"),
         (
             {"hyperparameters": {"learning_rate": "linear fast"}},
             "allowed a number or 'linear 1e-3'",
@@ -406,7 +428,10 @@ def test_tensorboard_files_are_written_when_asked_for(tmp_path):
             "activation_fn: got 'tan', allowed .*Tanh",
         ),
         ({"algorithm": "dqn", "hyperparameters": {}}, "DQN refuses this configuration: .*Discrete"),
-        ({"policy": "MlpPolice"}, "PPO refuses this configuration: Policy MlpPolice unknown"),
+        (
+            {"policy": "MlpPolice"},
+            r"policy: got 'MlpPolice' \(did you mean 'MlpPolicy'\?\)\. Allowed for PPO: auto, Mlp",
+        ),
         (
             {"environment": TOYS + "Corridor"},
             "PPO does not look at action masks, which .*Corridor has.*maskable-ppo does",
@@ -414,8 +439,100 @@ def test_tensorboard_files_are_written_when_asked_for(tmp_path):
     ],
 )
 def test_a_configuration_that_does_not_fit_is_refused_with_its_name(tmp_path, changed, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ValueError, match=message):
         train(options(**changed), tmp_path / "run")
+    assert not (tmp_path / "run").exists()  # the corrected training finds its place free
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"device": "tpu"}, "device: got 'tpu', allowed cpu, cuda, cuda:N, mps or auto"),
+        ({"settings": {"rows": 3}}, r"settings\.rows: got 3, .*set it as `rows`"),
+        ({"settings": {"wrappers": 3}}, r"settings\.wrappers: got 3, .*set it as `wrappers`"),
+        ({"steps": "many"}, "steps: got 'many', allowed a whole number"),
+    ],
+)
+def test_what_no_training_takes_is_refused_by_the_configuration(changed, message):
+    with pytest.raises(ConfigError, match=message):
+        options(**changed)
+
+
+@pytest.mark.parametrize("device", ["cuda", "mps"])
+def test_a_device_that_is_not_there_is_not_replaced_by_another(tmp_path, monkeypatch, device):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=f"device: got '{device}', .*; allowed cpu, auto"):
+        train(options(device=device), tmp_path / "run")
+
+
+def test_a_training_that_breaks_before_its_first_rollout_leaves_no_folder(tmp_path):
+    breaking = options(environment=TOYS + "Breaking", evaluation_episodes=2)
+    breaking_later = options(environment=TOYS + "Breaking", settings={"last": 40})
+    (tmp_path / "runs").mkdir()
+    run = tmp_path / "runs" / "run"
+    with pytest.raises(RuntimeError, match="the motor is off"):
+        train(breaking, run)
+    assert not run.exists()
+    with pytest.raises(RuntimeError, match="the motor is off"):
+        train(breaking_later, run)
+    assert list(checkpoints(run))  # what was learned before it broke stays
+
+
+def test_a_folder_that_was_there_is_never_taken_back(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    config = options()
+    train_until(config, run, 1)
+    before = checkpoints(run)
+    monkeypatch.setattr("palestra.train._train_sb3", _broken)
+    with pytest.raises(RuntimeError, match="the motor is off"):
+        train(config, run)
+    assert before.items() <= checkpoints(run).items()
+
+
+def _broken(*_):
+    raise RuntimeError("the motor is off")
+
+
+@pytest.mark.parametrize("tensorboard", [False, True])
+def test_a_training_leaves_nothing_in_the_folder_for_temporary_files(
+    tmp_path, monkeypatch, tensorboard
+):
+    pytest.importorskip("tensorboard")
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    monkeypatch.delenv("SB3_LOGDIR", raising=False)
+    train(options(steps=64, tensorboard=tensorboard), tmp_path / "run")
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_a_list_stands_for_a_tuple_where_the_algorithm_wants_one(tmp_path):
+    config = options(
+        algorithm="sac",
+        rows=1,
+        hyperparameters={**SMALL, "train_freq": [1, "episode"], "learning_starts": 16},
+        steps=32,
+    )
+    assert train(config, tmp_path / "run").curve[-1]["steps"] >= 32
+
+
+PROGRESS_MISTAKES = {
+    "no table": ("[]", r"document = \[\]: must be a table with steps, curve"),
+    "no steps": ('{"curve": []}', "steps is missing"),
+    "no curve": ('{"steps": 3}', "curve is missing"),
+    "empty": ('{"steps": 3, "curve": []}', "curve must end at steps = 3"),
+    "a word": (
+        '{"steps": 3, "curve": [{"steps": 3, "mean": "high", "low": null, "high": null}]}',
+        r"curve\[0\]\.mean = 'high': must be a number",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), PROGRESS_MISTAKES.values(), ids=PROGRESS_MISTAKES)
+def test_a_learning_curve_that_is_none_is_malformed(tmp_path, text, message):
+    (tmp_path / "progress.json").write_text(text)
+    with pytest.raises(MalformedFile, match=f"progress.json: {message}"):
+        learning_progress(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["steps", "rows", "evaluate_every", "evaluation_episodes"])

@@ -161,6 +161,20 @@ class Drift(Toy):
         return {"distance": np.abs(self.x), "crossings": self.crossings.copy()}
 
 
+class Breaking(Drift):
+    """Drift that breaks after so many steps, where it has 8 rows, as in training."""
+
+    def __init__(self, rows: int, *, last: int = 2, horizon: int | None = 7):
+        super().__init__(rows, horizon=horizon)
+        self.left = last
+
+    def advance(self, actions, live, streams, step):
+        self.left -= 1
+        if self.rows == 8 and self.left < 0:
+            raise RuntimeError("the motor is off")
+        super().advance(actions, live, streams, step)
+
+
 class Corridor(Toy):
     """Walk on cells 0..4 to cell 4: left, stay, right; walls are masked, and so is waiting twice.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -301,6 +302,7 @@ def test_what_stands_on_the_command_line_wins_over_the_file(document):
 # --- mistakes -------------------------------------------------------------------------------------
 
 EVALUATE = ("evaluate", DRIFT, "--policy", "random")
+HUGE = str(10**400)
 
 
 @pytest.mark.parametrize(
@@ -332,6 +334,27 @@ EVALUATE = ("evaluate", DRIFT, "--policy", "random")
             "PPO has no 'gama' (did you mean 'gamma'?)",
         ),
         (("report", "nowhere"), "nowhere: not a run folder"),
+        ((*EVALUATE, "--set", "rows=3"), "rows: got 3 as a setting of Drift, which it is not"),
+        ((*EVALUATE, "--set", "wrappers=3"), "wrappers: got 3, allowed a list of names"),
+        ((*EVALUATE, "--set", "wrappers=clip-actions"), "wrappers: got 'clip-actions', allowed a"),
+        ((*EVALUATE, "--set", 'wrappers=["clip"]'), "wrappers: got 'clip'"),
+        (("info", DRIFT, "--set", "rows=3"), "rows: got 3 as a setting of Drift"),
+        (("info", "..:x"), "'..' is not the name of a module; allowed names joined by single dots"),
+        (("info", "os.:path"), "'os.' is not the name of a module"),
+        (("info", "os:..path"), "'os:..path': expected module:name"),
+        (("train", DRIFT, "--device", "tpu"), "device: got 'tpu', allowed cpu, cuda, cuda:N, mps"),
+        (("train", DRIFT, "--set", "policy=Foo"), "policy: got 'Foo'. Allowed for PPO: auto, Mlp"),
+        (
+            ("train", DRIFT, "--set", "hyperparameters.gamma=abc"),
+            "hyperparameters.gamma: got 'abc', allowed a number",
+        ),
+        (
+            ("train", DRIFT, "--set", f"hyperparameters.gamma={HUGE}"),
+            "hyperparameters.gamma: got 1000",
+        ),
+        (("train", DRIFT, "--set", f"steps={HUGE}"), "must be a whole number of at most 64 bits"),
+        (("train", DRIFT, "--set", f"a.b={'[' * 90}{']' * 90}"), "nested too deeply; allowed 62"),
+        (("evaluate", "CartPole-v1", "--policy", "deft"), "policy deft: observation space differs"),
         (("run", "nmr-relx"), "there is no 'nmr-relx' (did you mean 'nmr-relax'?)"),
         (("run", "nmr-relax", "--preset", "smok"), "preset: got 'smok', allowed full, smoke"),
         (("run", "nmr-relax", "--set", "smaple=oil"), "did you mean 'sample'?"),
@@ -345,6 +368,149 @@ def test_a_mistake_gets_one_line_and_exit_code_2(palestra_command, arguments, sa
     assert err.startswith("palestra: ")
     assert says in err
     assert len(err.splitlines()) == 1
+    assert not Path("runs").exists() or not list(Path("runs").iterdir())
+
+
+def test_a_function_that_builds_no_environment_is_refused(palestra_command):
+    Path("mine.py").write_text("number = lambda rows: 3\n")
+    for command in (("info", "mine.py:number"), ("evaluate", "mine.py:number", *EVALUATE[2:])):
+        code, out, err = palestra_command(*command)
+        assert (code, out) == (2, "")
+        assert "builds an int; a target with rows builds a BatchEnv" in err
+
+
+def test_a_refused_training_does_not_stand_in_the_way_of_the_corrected_one(palestra_command):
+    tiny = ("train", DRIFT, "--steps", "64", *TINY)
+    for mistake in ("device=tpu", "policy=Foo", "hyperparameters.gamma=abc", 'wrappers=["no"]'):
+        code, _, _ = palestra_command(*tiny, "--set", mistake)
+        assert code == 2
+    assert palestra_command(*tiny)[0] == 0
+
+
+def test_a_wrapper_that_makes_no_environment_is_refused(palestra_command):
+    code, out, err = palestra_command(*EVALUATE, "--set", 'wrappers=["builtins:str"]')
+    assert (code, out) == (2, "")
+    assert "wrappers: 'builtins:str' makes a str; a wrapper makes a BatchEnv" in err
+
+
+def edited(name: str, change) -> None:
+    """Change a JSON file that stands there."""
+    document = json.loads(Path(name).read_text())
+    change(document)
+    Path(name).write_text(json.dumps(document))
+
+
+RUN_MISTAKES = [  # key of the document or of its config, value (None: taken away), what is said
+    ("machine", None, "config.machine is missing: must be a table"),
+    ("machine", "x", "config.machine = 'x': must be a table"),
+    ("kind", None, "config.kind = None: must be one of training, evaluation, experiment"),
+    ("kind", ["training"], "config.kind = ['training']: must be one of"),
+    ("environment", 3, "config.environment = 3: must be a string"),
+    ("seed", "x", "config.seed = 'x': must be a whole number"),
+    ("seed", -1, "config.seed = -1: must be from 0 to"),
+    ("episodes", {}, "config.episodes = {}: must be a whole number"),
+    ("episodes", 0, "config.episodes = 0: must be 1 or more"),
+    ("episodes", 8.0, "config.episodes = 8.0: must be a whole number"),
+    ("block", None, "config.block is missing: must be a whole number"),
+    ("settings", [], "config.settings = []: must be a table"),
+    ("schema", "foo", "schema is 'foo', expected 'palestra.run/1'"),
+    ("schema", None, "schema is None, expected 'palestra.run/1'"),
+    ("schema", "palestra.run/2", "schema 'palestra.run/2' is newer than"),
+    ("config", 3, "config = 3: must be a table"),
+]
+
+
+def spoiled(key: str, value) -> None:
+    def change(document):
+        table = document if key in ("schema", "config") else document["config"]
+        table.pop(key) if value is None else table.update({key: value})
+
+    edited("run/run.json", change)
+
+
+@pytest.mark.parametrize(("key", "value", "says"), RUN_MISTAKES, ids=lambda v: str(v)[:20])
+def test_every_reader_of_a_run_names_file_and_field_of_a_malformed_one(
+    palestra_command, document, key, value, says
+):
+    again = (*EVALUATE, "--episodes", "8", "--seed", "1", "--out", "run")
+    document(*again)
+    spoiled(key, value)
+    code, out, err = palestra_command("report", "run")
+    assert (code, out) == (3, "")
+    assert f"run/run.json: {says}" in err
+    if key != "kind":  # then it is a run of somebody else's
+        code, out, err = palestra_command(*again)
+        assert (code, out) == (3, "")
+        assert f"run/run.json: {says}" in err
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("wrappers", 3, "config.wrappers = 3: must be a list, each a string"),
+        ("algorithm", None, "config.algorithm is missing: must be a string"),
+        ("evaluation_episodes", "many", "config.evaluation_episodes = 'many': must be a whole"),
+        ("hyperparameters", 3, "config.hyperparameters = 3: must be a table"),
+    ],
+)
+def test_the_fields_of_a_training_are_named_too(palestra_command, document, key, value, says):
+    document("train", "NMRRelax", "--steps", "64", *TINY, "--out", "run")
+    spoiled(key, value)
+    for command in (("report", "run"), ("evaluate", "NMRRelax", "--policy", "run")):
+        code, out, err = palestra_command(*command)
+        assert (code, out) == (3, "")
+        assert f"run/run.json: {says}" in err
+
+
+def test_settings_in_a_run_folder_that_no_environment_takes_are_its_fault(
+    palestra_command, document
+):
+    document("train", "NMRRelax", "--steps", "64", *TINY, "--out", "run")
+    spoiled("settings", {"smaple": 1})
+    code, out, err = palestra_command("report", "run")
+    assert (code, out) == (3, "")
+    assert "run/run.json: " in err
+    assert "no setting 'smaple' (did you mean 'sample'?)" in err
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("experiment", None, "config.experiment is missing: must be a string"),
+        ("experiment", "nmr-relx", "did you mean 'nmr-relax'?"),
+        ("options", 3, "config.options = 3: must be a table"),
+        ("options", {"smaple": "oil"}, "unknown key 'smaple': did you mean 'sample'?"),
+        ("options", {"runs": "x"}, "runs = 'x': must be a whole number"),
+    ],
+)
+def test_the_fields_of_an_experiment_are_named_too(palestra_command, key, value, says):
+    config = {"kind": "experiment", "experiment": "nmr-relax", "options": {}}
+    folder = RunFolder.create_or_resume("run", config)
+    with folder.lock():
+        folder.finish()
+    spoiled(key, value)
+    code, out, err = palestra_command("report", "run")
+    assert (code, out) == (3, "")
+    assert "run/run.json: " in err
+    assert says in err
+
+
+def test_a_missing_best_policy_is_said(palestra_command, document):
+    document("train", DRIFT, "--steps", "64", *TINY, "--out", "run")
+    (best,) = Path("run/checkpoints").glob("best-*")
+    shutil.rmtree(best)
+    with pytest.warns(UserWarning, match="best policy .* is missing or damaged; the last"):
+        code, _, _ = palestra_command("evaluate", DRIFT, "--policy", "run", "--episodes", "8")
+    assert code == 0
+
+
+def test_a_learned_policy_of_another_environment_names_both_spaces(palestra_command, document):
+    document("train", DRIFT, "--steps", "64", *TINY, "--out", "run")
+    for target, ours in (("CartPole-v1", "(2,)"), ("Pendulum-v1", "(2,)")):
+        code, out, err = palestra_command("evaluate", target, "--policy", "run")
+        assert (code, out) == (2, "")
+        assert "policy run: observation space differs from the environment's: the policy has" in err
+        assert f"{ours}, float32), the environment Box(" in err
 
 
 def test_a_run_folder_of_another_run_is_refused(palestra_command, document):
