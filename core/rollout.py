@@ -183,6 +183,8 @@ def evaluate(
     for label, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
             raise ValueError(f"{label}: got {value!r}, allowed an integer of at least 1")
+        if value >= 2**32:
+            raise ValueError(f"{label}: got a larger number, allowed at most 2**32 - 1")
     where = resolve(target)
     stored = _stored_config(run)
     seed = check_seed(seed if seed is not None else stored.get("seed", fresh_seed()))
@@ -622,8 +624,14 @@ def _names(policies: Sequence[Any]) -> dict[str, Any]:
 
 
 def _folder(name: str) -> str:
-    """A policy's name as the name of a folder: no separators, nothing that leads elsewhere."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-") or "policy"
+    """A policy's name as the name of a folder: no separators, nothing that leads elsewhere.
+
+    A name that had to change ends in its hash, so that `a/b` and `a-b` do not meet.
+    """
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")[:100]
+    if plain == name:
+        return name
+    return f"{plain or 'policy'}-{hashlib.blake2b(name.encode(), digest_size=4).hexdigest()}"
 
 
 def _stored_config(run: str | Path | None) -> dict[str, Any]:

@@ -238,6 +238,15 @@ def test_compared_policies_keep_apart_names_and_folders(tmp_path):
         compare({}, Drift)
 
 
+def test_every_compared_policy_has_a_folder_of_its_own_below_the_run(tmp_path):
+    names = ["a/b", "a-b", "a b", "..", ".", "policy", "-a-b", "x" * 300, "x" * 301, "a.b_c-d"]
+    compare(dict.fromkeys(names, still), Drift, episodes=4, seed=0, width=4, run=tmp_path / "runs")
+    made = {folder.name for folder in (tmp_path / "runs").iterdir()}
+    assert len(made) == len(names)
+    assert {"a-b", "policy", "a.b_c-d"} <= made  # a name that is a folder's name stays
+    assert [folder.name for folder in tmp_path.iterdir()] == ["runs"]
+
+
 # --- what may go wrong in an episode --------------------------------------------------------------
 
 

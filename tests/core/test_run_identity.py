@@ -79,6 +79,13 @@ def test_counts_of_an_evaluation_are_counts(name, value):
         evaluate("wait", "NMRRelax", **{name: value})
 
 
+@pytest.mark.parametrize("name", ["block", "max_steps", "episodes", "width"])
+@pytest.mark.parametrize("value", [2**32, 10**400])
+def test_counts_of_an_evaluation_have_an_end(name, value):
+    with pytest.raises(ValueError, match=rf"{name}: got a larger number, allowed at most 2\*\*32"):
+        evaluate("wait", "NMRRelax", **{name: value})
+
+
 def test_an_experiment_without_runs_is_refused():
     from palestra.config import ConfigError
     from palestra.experiments.experiment import configure
