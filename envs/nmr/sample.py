@@ -175,7 +175,7 @@ class Field:
                 )
             table.append((float(row[0]), float(row[1])))
         object.__setattr__(self, "b0_table", tuple(table))
-        if not self.cumulative_table[1][-1] > 0.0:
+        if not self.cumulative_table[2][-1] > 0.0:
             raise ValueError(
                 f"b0_table: got {shown(rows)}, allowed rows with a density above 0 somewhere"
             )
@@ -201,18 +201,21 @@ class Field:
         return 1.0 if self.b0_shape == "table" else self.b0_fwhm_hz
 
     @cached_property
-    def cumulative_table(self) -> tuple[Array, Array]:
-        """Offsets in Hz and cumulative probability of the table (trapezoids); else empty."""
+    def cumulative_table(self) -> tuple[Array, Array, Array]:
+        """Offsets in Hz, density and cumulative probability of the table; else empty.
+
+        The density is linear between rows, so a cell holds the mass of a trapezoid.
+        """
         if self.b0_shape != "table":
-            return np.zeros(0), np.zeros(0)
+            return np.zeros(0), np.zeros(0), np.zeros(0)
         offsets, density = self._table
         mass = np.diff(offsets) * (density[1:] + density[:-1]) / 2
         total = mass.sum()
         if not total > 0.0:
-            return offsets, np.zeros_like(offsets)
+            return offsets, density, np.zeros_like(offsets)
         cumulative = np.concatenate([[0.0], np.cumsum(mass) / total])
         cumulative[-1] = 1.0
-        return offsets, cumulative
+        return offsets, density, cumulative
 
     @property
     def _table(self) -> tuple[Array, Array]:
@@ -222,9 +225,8 @@ class Field:
 
     def quantile(self, u: float) -> float:
         """Offset in Hz below which the share u of the spins lies."""
-        offsets, cumulative = self.cumulative_table
         shape = SHAPES.index(self.b0_shape)
-        return self.scale_hz * float(unit_quantile(shape, u, offsets, cumulative))
+        return self.scale_hz * float(unit_quantile(shape, u, *self.cumulative_table))
 
     @property
     def half_band(self) -> float:
@@ -265,14 +267,13 @@ class Field:
         if self.sampling == "gauss-hermite":
             x, w = np.polynomial.hermite_e.hermegauss(n)
             return x * _SD_OF_FWHM, w / w.sum()
-        offsets, cumulative = self.cumulative_table
         shape = SHAPES.index(self.b0_shape)
         if self.sampling == "equispaced":
             x = self._grid(n)
             w = self._density(x)
             return x, w / w.sum()
         middle = (np.arange(n) + 0.5) / n
-        x = np.array([unit_quantile(shape, u, offsets, cumulative) for u in middle])
+        x = np.array([unit_quantile(shape, u, *self.cumulative_table) for u in middle])
         return x, np.full(n, 1.0 / n)
 
     @property
@@ -572,7 +573,7 @@ class Sample:
             episodes: uint64 (B,) (`streams.episode`).
         """
         _, line_hz, weight, stratum, unit = self._layout
-        table_hz, cumulative = self.field.cumulative_table
+        table_hz, density, cumulative = self.field.cumulative_table
         T1 = np.array([s.T1 for s in self.species])
         T2 = np.array([s.T2 for s in self.species])
         vary = self.vary
@@ -599,6 +600,7 @@ class Sample:
             self.field.n_iso if self.field.sampling == "stratified" else 0,
             SHAPES.index(self.field.b0_shape),
             table_hz,
+            density,
             cumulative,
             float(self.field.b1_sd),
             self.field.reciprocity,
@@ -665,7 +667,7 @@ def normal_quantile(p):  # type: ignore[no-untyped-def]
 
 
 @kernel(allocates=False)
-def unit_quantile(shape, u, table_hz, cumulative):  # type: ignore[no-untyped-def]
+def unit_quantile(shape, u, table_hz, density, cumulative):  # type: ignore[no-untyped-def]
     """Quantile of a line shape of unit full width at half maximum (a table: in Hz)."""
     if shape == 0:  # gaussian
         return _SD_OF_FWHM * normal_quantile(u)
@@ -678,15 +680,19 @@ def unit_quantile(shape, u, table_hz, cumulative):  # type: ignore[no-untyped-de
     while right < cumulative.size - 1 and cumulative[right] < u:
         right += 1
     low, high = cumulative[right - 1], cumulative[right]
-    part = (u - low) / (high - low) if high > low else 0.5
+    share = (u - low) / (high - low) if high > low else 0.5
+    first, last = density[right - 1], density[right]
+    # share (first + last) = 2 first part + (last - first) part^2, solved without cancellation
+    root = math.sqrt(first * first + share * (last * last - first * first))
+    part = share * (first + last) / (first + root) if first + root > 0.0 else share
     return table_hz[right - 1] + part * (table_hz[right] - table_hz[right - 1])
 
 
 @kernel(allocates=False)
 def _draw(  # type: ignore[no-untyped-def]
     rows, keys, episodes, offset_hz, b1, R1, R2, receive, line_hz, weight, stratum, unit, T1, T2,
-    T1_span, ratio_span, width_span, relaxation_varies, strata, shape, table_hz, cumulative, b1_sd,
-    reciprocity,
+    T1_span, ratio_span, width_span, relaxation_varies, strata, shape, table_hz, density,
+    cumulative, b1_sd, reciprocity,
 ):  # fmt: skip
     for row in range(rows.shape[0]):
         if not rows[row]:
@@ -704,7 +710,7 @@ def _draw(  # type: ignore[no-untyped-def]
         for i in range(weight.size):
             if strata:
                 u, v = uniform_pair(key, episode, 0, ISOCHROMAT + i)
-                x = unit_quantile(shape, (stratum[i] + u) / strata, table_hz, cumulative)
+                x = unit_quantile(shape, (stratum[i] + u) / strata, table_hz, density, cumulative)
             else:  # as deterministic as the offsets, and spread evenly over them
                 x, v = unit[i], (0.5 + i * _GOLDEN) % 1.0
             offset_hz[row, i] = line_hz[i] + width * x

@@ -516,7 +516,7 @@ def test_weights_of_a_grid_are_densities():
 def test_the_unit_of_a_table_does_not_matter(density):
     table = ((-20.0, density), (0.0, density), (10.0, density))
     field = Field(b0_fwhm_hz=0.0, b0_shape="table", b0_table=table)
-    np.testing.assert_allclose(field.cumulative_table[1], [0.0, 2 / 3, 1.0], rtol=1e-15)
+    np.testing.assert_allclose(field.cumulative_table[2], [0.0, 2 / 3, 1.0], rtol=1e-15)
     x, w = replace(field, sampling="equispaced", n_iso=4).nodes()
     assert x.tolist() == [-20, -10, 0, 10]
     np.testing.assert_allclose(w, 0.25, rtol=1e-15)
@@ -524,7 +524,7 @@ def test_the_unit_of_a_table_does_not_matter(density):
 
 def test_the_tail_of_a_lorentzian_ends():
     u = np.array([2.0**-60, 1e-9, 1e-3])
-    tail = [unit_quantile(1, p, np.zeros(0), np.zeros(0)) for p in u]
+    tail = [unit_quantile(1, p, np.zeros(0), np.zeros(0), np.zeros(0)) for p in u]
     assert tail[:2] == [-LORENTZIAN_CUT] * 2
     assert tail[2] == pytest.approx(-0.5 / math.tan(math.pi * 1e-3))
 
@@ -560,6 +560,20 @@ def test_offsets_follow_a_table():
     assert (x < 0).mean() == pytest.approx(0.5, abs=0.01)  # masses 20 and 20
     assert x.min() > -20
     assert x.max() < 10
+
+
+@pytest.mark.parametrize("rows", [((-5.0, 0.0), (0.0, 2.0), (5.0, 0.0)), ((-6.0, 1.0), (9.0, 5.0))])
+def test_the_density_of_a_table_is_linear_between_its_rows(rows):
+    """A triangle, and a trapezoid: not the mean density of each cell."""
+    offset, density = np.array(rows).T
+    x = np.linspace(offset[0], offset[-1], 100_001)
+    steps = np.interp((x[1:] + x[:-1]) / 2, offset, density)
+    cumulative = np.concatenate([[0.0], np.cumsum(steps)]) / steps.sum()
+    field = Field(b0_fwhm_hz=0.0, b0_shape="table", b0_table=rows, n_iso=8)
+    for u in (0.001, 0.005, 0.125, 0.3, 0.5, 0.9, 0.999):
+        assert field.quantile(u) == pytest.approx(np.interp(u, cumulative, x), abs=1e-3)
+    drawn_hz = drawn(Sample(ONE, field), 500).offset_hz.ravel()
+    assert scipy.stats.kstest(drawn_hz, lambda o: np.interp(o, x, cumulative)).pvalue > 0.01
 
 
 def test_transmit_field_has_its_spread_and_is_independent_of_the_offset():
