@@ -163,7 +163,7 @@ class FastPolicy:
         deterministic: bool = True,
         action_masks: Any = None,
     ) -> tuple[Array, Any]:
-        """Deterministic actions (B, ...) in fresh memory, for observations (B, ...).
+        """In fresh memory, and deterministic only.
 
         Raises:
             ValueError: `deterministic` is False, or an observation of another shape.

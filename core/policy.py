@@ -45,11 +45,20 @@ class Policy(Protocol):
     ) -> tuple[Any, Any]:
         """The actions for a batch of observations, and the state for the next call.
 
+        This is what `predict` means everywhere; other classes say only in what theirs differs.
+
         Args:
-            observation: (B, ...), or a dict of such.
+            observation: (B, ...), or a dict of such; with agents (B, A, ...).
             state: what the last call returned; None at first.
             episode_start: bool (B,), rows that begin an episode; None means none but the first.
             deterministic: take the mode of the action distribution instead of a sample.
+
+        A policy that minds masks has a further argument `action_masks`: bool (B, n) for Discrete,
+        (B, sum nvec) for MultiDiscrete, with agents (B, A, n); a dict of such for a Dict of
+        spaces. True marks what is allowed.
+
+        Returns:
+            Actions (B, ...) and the state for the next call.
         """
         ...
 
@@ -135,15 +144,7 @@ class RandomPolicy:
         deterministic: bool = True,
         action_masks: Any = None,
     ) -> tuple[Tree, Any]:
-        """Random actions, whether `deterministic` or not: (B, ...), or (B, A, ...) with agents.
-
-        Args:
-            observation: only its batch size counts.
-            state: passed on.
-            episode_start: not used.
-            deterministic: not used.
-            action_masks: bool (B, n) for Discrete, (B, sum nvec) for MultiDiscrete, with agents
-                (B, A, n); a dict of such for a Dict of spaces.
+        """Random, whether `deterministic` or not; of the observation only B counts.
 
         Raises:
             ValueError: a row without a legal action, or more rows than the streams have.
@@ -312,7 +313,7 @@ class FunctionPolicy:
         deterministic: bool = True,
         action_masks: Any = None,
     ) -> tuple[Tree, Any]:
-        """Call the function.
+        """What the function gives.
 
         Raises:
             ValueError: the function's answer does not have one action a row.
@@ -373,7 +374,7 @@ class LinearPolicy:
         episode_start: Any = None,
         deterministic: bool = True,
     ) -> tuple[Array, Any]:
-        """Actions (B, m) in the shape of the action space, for observations x (B, n).
+        """The input u for observations x (B, n), in the shape of the action space.
 
         Raises:
             ValueError: an observation without n components.
@@ -433,7 +434,7 @@ class StateSpacePolicy:
         episode_start: Any = None,
         deterministic: bool = True,
     ) -> tuple[Array, Array]:
-        """Actions for outputs y (B, inputs), and the controller's next state (B, states)."""
+        """The input u for outputs y (B, inputs); the state is the controller's x, (B, states)."""
         y = _flat(observation, self.inputs, "system")
         x = np.zeros((len(y), self.states)) if state is None else state
         if episode_start is not None:
@@ -567,7 +568,7 @@ class NormalisedPolicy:
         deterministic: bool = True,
         action_masks: Any = None,
     ) -> tuple[Any, Any]:
-        """Normalise, then ask the policy."""
+        """What the policy inside says to the normalised observation."""
         return self.policy.predict(
             self.normalisation(observation),
             state=state,

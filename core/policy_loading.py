@@ -38,9 +38,10 @@ from .policy import (
     StateSpacePolicy,
     batch_size,
 )
-from .policy_files import DESCRIPTION, read_policy, read_sb3_zip
+from .policy_files import DESCRIPTION, read_policy
 from .registry import UnknownName, did_you_mean, load_object, squash
 from .safe_files import MalformedFile, UnsafeFile, read_limited, read_matrix, read_zip
+from .sb3_zip import read_sb3_zip
 from .spaces import Array, leaves
 from .store import RunFolder
 

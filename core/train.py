@@ -19,11 +19,12 @@ from .config import NONE, ConfigError, checked, dump_toml, resolved, shown
 from .disk import to_json
 from .global_random import preserved
 from .policy import takes_masks
-from .policy_files import ACTIVATIONS, ALGORITHMS, DESCRIPTION, STATISTICS, WEIGHTS
+from .policy_files import DESCRIPTION, STATISTICS, WEIGHTS
 from .progress import progress_bar
 from .registry import did_you_mean, load_object, resolve, squash
 from .rollout import evaluate, one_thread
 from .safe_files import MalformedFile, strict_json
+from .sb3_networks import ACTIVATIONS, ALGORITHMS
 from .store import RunFolder, named_files
 
 DEFAULT_ROLLOUT = 2048

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palestra.policy import LinearPolicy
-from palestra.policy_files import DESCRIPTION, WEIGHTS, policy_files, read_policy, read_sb3_zip
+from palestra.policy_files import DESCRIPTION, WEIGHTS, policy_files, read_policy
 from palestra.policy_loading import load_policy
 from palestra.safe_files import (
     MalformedFile,
@@ -33,6 +33,7 @@ from palestra.safe_files import (
     strict_json,
     write_tensors,
 )
+from palestra.sb3_zip import read_sb3_zip
 
 torch = pytest.importorskip("torch")
 sb3 = pytest.importorskip("stable_baselines3")

@@ -17,17 +17,15 @@ from palestra.policy_files import (
     DESCRIPTION,
     STATISTICS,
     WEIGHTS,
-    StoredPolicy,
     policy_files,
     read_policy,
-    read_sb3_zip,
-    read_torch,
     save_policy,
-    space_from_json,
-    space_to_json,
 )
 from palestra.policy_loading import load_policy
 from palestra.safe_files import MalformedFile, UnsafeFile, read_tensors, write_tensors
+from palestra.sb3_networks import StoredPolicy
+from palestra.sb3_zip import read_sb3_zip, read_torch
+from palestra.space_json import space_from_json, space_to_json
 
 torch = pytest.importorskip("torch")
 sb3 = pytest.importorskip("stable_baselines3")
