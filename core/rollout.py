@@ -288,7 +288,8 @@ def _play(
             stacklevel=3,
         )
     folder = RunFolder.create_or_resume(run, config)
-    with folder.lock(), progress_bar(label, total, progress) as advance:
+    bar = progress_bar(label, total, progress)
+    with folder.lock(), folder.withdrawn_if_empty(), bar as advance:
         for span in spans:
             if folder.has_block("episodes", span[0]):
                 advance(span[2])

@@ -346,6 +346,19 @@ class RunFolder:
                 remove_tree(path)
         self._withdrawn = True
 
+    @contextlib.contextmanager
+    def withdrawn_if_empty(self) -> Iterator[None]:
+        """If what is inside raises an Exception, `withdraw` a new run without any result.
+
+        Results are folders: of blocks, of checkpoints, of parts. Hold the lock around this.
+        """
+        try:
+            yield
+        except Exception:
+            if self.created and not any(p.is_dir() for p in _visible(self.path)):
+                self.withdraw()
+            raise
+
     # -- blocks
 
     def block_path(self, kind: str, index: int) -> Path:

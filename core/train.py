@@ -411,7 +411,8 @@ def _members(annotation: Any) -> list[Any]:
     kind = types.NoneType if annotation is None else origin or annotation
     if kind in (inspect.Parameter.empty, Any, object) or not isinstance(kind, type):
         return []
-    return [{Mapping: dict, Sequence: list}.get(kind, kind)]
+    plain: dict[Any, Any] = {Mapping: dict, Sequence: list}
+    return [plain.get(kind, kind)]
 
 
 def _fits(value: Any, member: Any) -> bool:

@@ -119,7 +119,8 @@ def run(experiment: Experiment, folder: str | Path, *, progress: bool = False) -
     """Run an experiment in a folder, or go on with it there.
 
     The folder gets `run.json`, `config.toml` (which gives the same run again), `claims.json`,
-    `table.json` and `report.html`; finished parts are not computed again.
+    `table.json` and `report.html`; finished parts are not computed again. A run that is refused
+    before it has any leaves no folder.
     """
     path = Path(folder)
     options = resolved(experiment)
@@ -132,7 +133,7 @@ def run(experiment: Experiment, folder: str | Path, *, progress: bool = False) -
             "files": named_files(options),
         },
     )
-    with store.lock():
+    with store.lock(), store.withdrawn_if_empty():
         store.write("config.toml", dump_toml(options).encode())
         findings = experiment.run(path, progress=progress)
         if not findings.claims:

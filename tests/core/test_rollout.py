@@ -322,8 +322,10 @@ def test_a_number_that_is_not_finite_stops_the_run_and_says_where(tmp_path, fiel
         )
     place = "episode 2, step 12" if field == "action" else "episode 7, step 13"
     assert str(stopped.value) == f"Spoilt: seed 3, {place}: {field} is {value}"
-    stored = RunFolder.open(tmp_path / "run").blocks("episodes")
-    assert stored == ([] if field == "action" else [0])
+    if field == "action":  # in the first block: there is nothing to keep
+        assert not (tmp_path / "run").exists()
+    else:
+        assert RunFolder.open(tmp_path / "run").blocks("episodes") == [0]
 
 
 def test_an_episode_that_never_ends_is_cut_and_flagged(monkeypatch):

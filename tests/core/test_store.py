@@ -794,6 +794,27 @@ def test_a_run_that_began_before_is_never_taken_back(tmp_path):
     assert RunFolder.open(tmp_path / "run").config["seed"] == 1
 
 
+@pytest.mark.parametrize(
+    ("error", "blocks", "stays"),
+    [(ValueError, 0, False), (ValueError, 1, True), (KeyboardInterrupt, 0, True)],
+)
+def test_a_run_that_fails_stays_if_it_has_a_result_or_was_interrupted(
+    tmp_path, error, blocks, stays
+):
+    folder = RunFolder.create_or_resume(tmp_path / "run", {"seed": 1})
+
+    def work():
+        with folder.lock(), folder.withdrawn_if_empty():
+            folder.write("config.toml", b"seed = 1")
+            for index in range(blocks):
+                folder.write_block("episodes", index, table(index))
+            raise error("no")
+
+    with pytest.raises(error):
+        work()
+    assert (tmp_path / "run").exists() == stays
+
+
 def test_a_hidden_file_of_somebody_else_stays(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".mine").write_text("x")

@@ -387,6 +387,23 @@ def test_a_refused_training_does_not_stand_in_the_way_of_the_corrected_one(pales
     assert palestra_command(*tiny)[0] == 0
 
 
+def test_a_refused_evaluation_does_not_stand_in_the_way_of_the_corrected_one(palestra_command):
+    Path("mine.py").write_text("def f(x):\n    return x\n")
+    code, _, err = palestra_command("evaluate", DRIFT, "--policy", "mine.py:f", "--out", "run")
+    assert code == 2
+    assert "shape" in err
+    assert not Path("run").exists()
+    assert palestra_command(*EVALUATE, "--episodes", "8", "--out", "run")[0] == 0
+
+
+def test_a_refused_experiment_does_not_stand_in_the_way_of_the_corrected_one(palestra_command):
+    command = ("run", "nmr-relax", "--preset", "smoke", "--out", "run", "--set")
+    code, _, err = palestra_command(*command, "hyperparameters.gamma=abc")
+    assert code == 2
+    assert "hyperparameters.gamma: got 'abc', allowed a number" in err
+    assert not Path("run").exists()
+
+
 def test_a_wrapper_that_makes_no_environment_is_refused(palestra_command):
     code, out, err = palestra_command(*EVALUATE, "--set", 'wrappers=["builtins:str"]')
     assert (code, out) == (2, "")
