@@ -24,10 +24,12 @@ import numpy as np
 from gymnasium import spaces
 
 from .batch import BatchEnv, Episodes
+from .function_identity import function_bytes
 from .global_random import preserved
 from .kernels import kernel
 from .policy import (
     AgentPolicies,
+    FunctionPolicy,
     LinearPolicy,
     Normalisation,
     NormalisedPolicy,
@@ -566,14 +568,17 @@ def _chosen_path(policy: Any, env: BatchEnv, fast: bool) -> tuple[Any, _Path]:
 def fingerprint(policy: Any) -> str | None:
     """SHA-256 over the numbers of a policy: weights, statistics, gains (names, shapes, bytes).
 
-    None for a policy whose numbers are not known here, such as a function.
+    Of a plain function over its code, see `palestra.function_identity`. None where something in
+    the policy is not known here, such as an object of a class of your own.
     """
-    digest, empty = hashlib.sha256(), True
-    for name, array in _numbers(policy):
-        digest.update(f"{name}{array.shape}{array.dtype}".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-        empty = False
-    return None if empty else digest.hexdigest()
+    digest = hashlib.sha256()
+    try:
+        for name, array in _numbers(policy):
+            digest.update(f"{name}{array.shape}{array.dtype}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+    except LookupError:
+        return None
+    return digest.hexdigest()
 
 
 def _numbers(policy: Any) -> Iterator[tuple[str, Array]]:
@@ -596,6 +601,10 @@ def _numbers(policy: Any) -> Iterator[tuple[str, Array]]:
     elif hasattr(network := getattr(policy, "policy", policy), "state_dict"):
         for name, tensor in sorted(network.state_dict().items()):
             yield name, tensor.detach().cpu().numpy()
+    elif isinstance(policy, FunctionPolicy) and (code := function_bytes(policy.function)):
+        yield type(policy).__name__, np.frombuffer(code, np.uint8)
+    else:
+        raise LookupError(f"what a {type(policy).__name__} does is not known here")
 
 
 def _name(policy: Any) -> str:

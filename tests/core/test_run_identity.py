@@ -58,9 +58,11 @@ def test_a_block_of_another_policy_is_noticed(finished, tmp_path):
 
 
 def test_a_policy_that_cannot_be_told_from_another_warns_on_resume(tmp_path):
-    def still(observation):
-        return np.zeros((len(observation), 3), np.float32)
+    class Still:
+        def predict(self, observation, state=None, episode_start=None, deterministic=True):
+            return np.zeros((len(observation), 3), np.float32), state
 
+    still = Still()
     evaluate(still, "NMRRelax", run=tmp_path / "run", **PLAYED)
     with pytest.warns(UserWarning, match="cannot be told"):
         evaluate(still, "NMRRelax", run=tmp_path / "run", **PLAYED)
