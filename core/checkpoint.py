@@ -10,6 +10,7 @@ state of an environment without `snapshot` (its rows go on with the next episode
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ import numpy as np
 
 from . import global_random
 from .policy_files import policy_files
-from .safe_files import read_tensors, strict_json, write_tensors
+from .safe_files import MalformedFile, read_tensors, strict_json, write_tensors
 from .spaces import Array
 
 LEARNER, TENSORS = "learner.json", "learner.safetensors"
@@ -60,35 +61,52 @@ def restore_learner(algorithm: Any, files: Mapping[str, bytes]) -> None:
     only then `restore_chance` gives the random generators their places.
 
     Raises:
-        MalformedFile: the files are damaged.
-        ValueError: the state belongs to another network or environment.
+        MalformedFile: the files are damaged, or the state is one of another learner.
     """
-    document, arrays = _read(files)
-    _restore_parameters(algorithm, arrays, document["optimisers"])
-    for name, value in document["counters"].items():
-        setattr(algorithm, name, value)
-    episodes = [{"r": r, "l": length, "t": 0.0} for r, length in document["episodes"]]
-    algorithm.ep_info_buffer = collections.deque(episodes, maxlen=algorithm._stats_window_size)
-    algorithm.ep_success_buffer = collections.deque(maxlen=algorithm._stats_window_size)
-    _restore_environment(algorithm, arrays, document["environment"])
+    with _malformed_where_it_fails():
+        document, arrays = _read(files)
+        _restore_parameters(algorithm, arrays, document["optimisers"])
+        for name in COUNTERS:
+            setattr(algorithm, name, document["counters"][name])
+        episodes = [{"r": r, "l": length, "t": 0.0} for r, length in document["episodes"]]
+        algorithm.ep_info_buffer = collections.deque(episodes, maxlen=algorithm._stats_window_size)
+        algorithm.ep_success_buffer = collections.deque(maxlen=algorithm._stats_window_size)
+        _restore_environment(algorithm, arrays, document["environment"])
 
 
 def restore_chance(algorithm: Any, files: Mapping[str, bytes]) -> None:
-    """The random generators and the noise of exploration, at the start of the first rollout."""
+    """The random generators and the noise of exploration, at the start of the first rollout.
+
+    Raises:
+        MalformedFile: as `restore_learner`.
+    """
     import torch
 
-    document, arrays = _read(files)
-    for owner, name, _ in _noise(algorithm):
-        setattr(owner, name, torch.from_numpy(arrays[f"random/{name}"].copy()))
-    name, position, has_gauss, gauss = document["random"]["numpy"]
-    version, words, gauss_next = document["random"]["python"]
-    global_random.set_state(
-        {
-            "python": (version, tuple(words), gauss_next),
-            "numpy": (name, arrays["random/numpy"], position, has_gauss, gauss),
-            "torch": torch.from_numpy(arrays["random/torch"].copy()),
-        }
-    )
+    with _malformed_where_it_fails():
+        document, arrays = _read(files)
+        for owner, name, _ in _noise(algorithm):
+            setattr(owner, name, torch.from_numpy(arrays[f"random/{name}"].copy()))
+        name, position, has_gauss, gauss = document["random"]["numpy"]
+        version, words, gauss_next = document["random"]["python"]
+        global_random.set_state(
+            {
+                "python": (version, tuple(words), gauss_next),
+                "numpy": (name, arrays["random/numpy"], position, has_gauss, gauss),
+                "torch": torch.from_numpy(arrays["random/torch"].copy()),
+            }
+        )
+
+
+@contextlib.contextmanager
+def _malformed_where_it_fails() -> Iterator[None]:
+    """Whatever the state of a stranger trips over is the fault of its file."""
+    try:
+        yield
+    except MalformedFile:
+        raise
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as problem:
+        said = f"{type(problem).__name__}: {' '.join(str(problem).split())}"
+        raise MalformedFile(f"{LEARNER}: not a state of this learner ({said})") from problem
 
 
 def _read(files: Mapping[str, bytes]) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -147,6 +165,7 @@ def _restore_parameters(
 ) -> None:
     import torch
 
+    variables = dict(_variables(algorithm))
     states: dict[str, Any] = {}
     for path, array in arrays.items():
         kind, _, rest = path.partition("/")
@@ -159,7 +178,7 @@ def _restore_parameters(
             state = states.setdefault(name, {"state": {}})["state"]
             state.setdefault(int(index), {})[slot] = tensor
         elif kind == "variable":
-            getattr(algorithm, rest).data.copy_(tensor)
+            variables[rest].data.copy_(tensor)
     for name, optimiser in optimisers.items():
         state = states.setdefault(name, {"state": {}})
         for place, value in optimiser["plain"].items():

@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from palestra import store
+from palestra.checkpoint import restore_learner
 from palestra.config import ConfigError, build, load_config
 from palestra.policy import LinearPolicy
 from palestra.policy_files import policy_files
@@ -514,6 +515,47 @@ def test_a_list_stands_for_a_tuple_where_the_algorithm_wants_one(tmp_path):
         steps=32,
     )
     assert train(config, tmp_path / "run").curve[-1]["steps"] >= 32
+
+
+STATE_MISTAKES = {
+    "no table": lambda state: [],
+    "no counters": lambda state: {**state, "counters": {}},
+    "no environment": lambda state: {**state, "environment": None},
+    "no optimisers": lambda state: {k: v for k, v in state.items() if k != "optimisers"},
+    "another optimiser": lambda state: {**state, "optimisers": {"mine": {}}},
+    "types of nothing": lambda state: {**state, "types": {}},
+    "types that are none": lambda state: {**state, "types": dict.fromkeys(state["types"], "x")},
+    "episodes that are none": lambda state: {**state, "episodes": [1]},
+    "no chance": lambda state: {**state, "random": {"numpy": 3, "python": 3}},
+}
+
+
+@pytest.mark.parametrize("spoil", STATE_MISTAKES.values(), ids=STATE_MISTAKES)
+def test_a_state_that_is_none_is_malformed(tmp_path, spoil):
+    run = tmp_path / "run"
+    train_until(options(), run, 1)
+    folder = RunFolder.create_or_resume(run, RunFolder.open(run).config)
+    state = folder.latest("step-")
+    files = {f.name: f.read_bytes() for f in state.iterdir() if f.name != "manifest.json"}
+    files["learner.json"] = json.dumps(spoil(json.loads(files["learner.json"]))).encode()
+    with folder.lock():
+        folder.publish("step-999999999998", files)  # complete, with hashes that agree
+    with pytest.raises(MalformedFile, match=r"learner.json: not a state of this learner"):
+        train(options(), run)
+
+
+def test_a_state_sets_nothing_but_what_a_state_holds(tmp_path):
+    run = tmp_path / "run"
+    train_until(options(), run, 1)
+    (state,) = (run / "checkpoints").glob("step-*")
+    files = {file.name: file.read_bytes() for file in state.iterdir()}
+    document = json.loads(files["learner.json"])
+    document["counters"]["verbose"] = 3
+    files["learner.json"] = json.dumps(document).encode()
+    view = make(TOYS + "Drift", "sb3", 8)
+    learner = algorithm_class("ppo")("MlpPolicy", view, device="cpu", **ROLLOUT)
+    restore_learner(learner, files)
+    assert learner.verbose == 0
 
 
 PROGRESS_MISTAKES = {
