@@ -298,11 +298,11 @@ def _check_spaces(policy: Any, observation_space: Space, action_space: Space, na
 def _difference(ours: Space, theirs: Space, *, bounds: bool) -> str:
     """What differs between the policy's space and the environment's; empty if they agree."""
     both = f"the policy has {ours}, the environment {theirs}"
-    if isinstance(ours, spaces.Dict) and isinstance(theirs, spaces.Dict):
-        if set(ours.spaces) != set(theirs.spaces):
+    mine, given = _parts(ours), _parts(theirs)
+    if mine is not None and given is not None:
+        if set(mine) != set(given):
             return both
-        pairs = [(key, part, theirs.spaces[key]) for key, part in ours.spaces.items()]
-        parts = ((key, _difference(a, b, bounds=bounds)) for key, a, b in pairs)
+        parts = ((key, _difference(mine[key], given[key], bounds=bounds)) for key in mine)
         return next((f"{key}: {text}" for key, text in parts if text), "")
     kinds = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
     same_kind = any(isinstance(ours, kind) and isinstance(theirs, kind) for kind in kinds)
@@ -316,6 +316,13 @@ def _difference(ours: Space, theirs: Space, *, bounds: bool) -> str:
         same = np.allclose(ours.low, theirs.low) and np.allclose(ours.high, theirs.high)
         return "" if same else both
     return ""
+
+
+def _parts(space: Space) -> dict[Any, Space] | None:
+    """The parts of a composed space by name or place; None of a plain one."""
+    if isinstance(space, spaces.Dict):
+        return dict(space.spaces)
+    return dict(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else None
 
 
 def _same_shape(ours: Space, theirs: Space) -> bool:

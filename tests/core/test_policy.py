@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from palestra.batch import Episodes
 from palestra.policy import (
     AgentPolicies,
     FunctionPolicy,
@@ -27,8 +28,11 @@ from palestra.policy_files import save_policy
 from palestra.policy_loading import OnnxPolicy, load_policy, policy_names
 from palestra.registry import UnknownName
 from palestra.safe_files import MalformedFile, UnsafeFile
+from palestra.spaces import ActionCheck
 from palestra.store import RunFolder
 from palestra.streams import Streams, uniform
+
+from .toys import SINGLE, build
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
@@ -501,3 +505,21 @@ def test_policies_are_imported_without_torch():
         "assert not bad, bad\n"
     )
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", code]) == 0
+
+
+@pytest.mark.parametrize("name", list(SINGLE))
+def test_a_random_policy_fits_every_kind_of_space(name):
+    env = build(name, 3)
+    policy = load_policy("random", env)
+    streams = Streams("toy", 3)
+    policy.begin(env.everyone, streams)
+    actions, _ = policy.predict(Episodes(env).observe_blank())
+    ActionCheck(env.action_space, (3,))(actions)
+
+
+def test_parts_of_a_tuple_space_are_compared():
+    env = build("Echo-tuple", 2)
+    policy = load_policy("random", env)
+    policy.action_space = spaces.Tuple([*env.action_space.spaces[:-1], spaces.Discrete(7)])
+    with pytest.raises(ValueError, match=r"space differs from the environment's: 4: the policy"):
+        load_policy(policy, env)
