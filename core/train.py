@@ -24,7 +24,7 @@ from .progress import progress_bar
 from .registry import did_you_mean, load_object, resolve, squash
 from .rollout import evaluate, one_thread
 from .safe_files import MalformedFile, strict_json
-from .sb3_networks import ACTIVATIONS, ALGORITHMS
+from .sb3_networks import ACTIVATIONS, ALGORITHMS, SETTINGS
 from .store import RunFolder, named_files
 
 DEFAULT_ROLLOUT = 2048
@@ -314,6 +314,13 @@ def _learner(cls: type[Any], config: TrainConfig, env: Any, run: Path) -> Any:
         kind = "MultiInput" if nested else "Mlp"
         policy = kind + ("LstmPolicy" if cls.__name__ == "RecurrentPPO" else "Policy")
     log = {"tensorboard_log": str(run / "tensorboard")} if config.tensorboard else {}
+    network = config.hyperparameters.get("policy_kwargs") or {}
+    architecture = network.get("net_arch", []) if isinstance(network, Mapping) else []
+    if known and not SETTINGS["net_arch"](architecture):
+        raise ConfigError(
+            f"hyperparameters.policy_kwargs.net_arch: got {shown(architecture)}, allowed a list of "
+            "numbers of units, or a table of such lists by pi, vf and qf"
+        )
     given = {**_rollout_length(cls, config.rows), **_decoded(config.hyperparameters)}
     arguments = {name: _checked(cls, name, value) for name, value in given.items()}
     try:

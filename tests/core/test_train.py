@@ -417,6 +417,14 @@ def test_tensorboard_files_are_written_when_asked_for(tmp_path):
             {"hyperparameters": {**ROLLOUT, "learning_rate": "fast"}},
             "learning_rate: got 'fast', allowed a number or 'linear 1e-3'",
         ),
+        (
+            {"hyperparameters": {"policy_kwargs": {"net_arch": "wide"}}},
+            "policy_kwargs.net_arch: got 'wide', allowed a list of numbers of units",
+        ),
+        (
+            {"hyperparameters": {"policy_kwargs": {"net_arch": {"pi": [-3]}}}},
+            r"policy_kwargs.net_arch: got {'pi': \[-3\]}, allowed a list",
+        ),
         ({"hyperparameters": {"policy_kwargs": 3}}, "policy_kwargs: got 3, allowed a table"),
         ({"hyperparameters": {"policy_kwargs": {"net": 3}}}, "PPO refuses .*unexpected keyword"),
         ({"wrappers": ["clip"]}, "wrappers: got 'clip'.*Allowed: clip-actions"),
