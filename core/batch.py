@@ -24,6 +24,8 @@ from .spaces import ActionCheck, Array, Tree, allocate, leaves
 from .spaces import copy as copy_tree
 from .streams import Streams, check_seed, fresh_seed
 
+NO_HORIZON = 2**32 - 1  # the step counter is 32 bits wide
+
 Mask = npt.NDArray[np.bool_]
 Options = Sequence[Mapping[str, Any]]
 
@@ -147,6 +149,8 @@ class BatchEnv(ABC):
             raise ValueError(f"rows: got {rows!r}, allowed an integer of at least 1")
         if horizon is not None and not _counts(horizon):
             raise ValueError(f"horizon: got {horizon!r}, allowed None or an integer of at least 1")
+        if horizon is not None and horizon >= NO_HORIZON:
+            raise ValueError(f"horizon: above {NO_HORIZON - 1} steps; allowed None for no end")
         self.rows = int(rows)
         self.horizon = None if horizon is None else int(horizon)
         self.everyone: Mask = np.ones(self.rows, np.bool_)
@@ -302,9 +306,6 @@ def _take_next(rows, episode, upcoming, stride, step, ended):  # type: ignore[no
             upcoming[row] += stride[row]
             step[row] = np.uint32(0)
             ended[row] = False
-
-
-NO_HORIZON = 2**32 - 1  # the step counter is 32 bits wide
 
 
 class Episodes:
@@ -552,7 +553,7 @@ class Episodes:
     def _books(self) -> dict[str, Array]:
         """Copies of what the core itself keeps about the rows."""
         streams = self.streams
-        kept = {
+        kept: dict[str, Array] = {
             "seed": streams.seed,
             "episode": streams.episode,
             "step": streams.step,

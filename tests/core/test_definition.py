@@ -97,6 +97,12 @@ def test_an_incomplete_definition_is_named(broken, error, message):
         Episodes(broken(2))
 
 
+def test_a_horizon_fits_the_counter_of_steps():
+    for steps in (2**32 - 1, 10**400):
+        with pytest.raises(ValueError, match="horizon: above 4294967294 steps; allowed None"):
+            Counter(1, horizon=steps)
+
+
 # --- metrics -------------------------------------------------------------------------------------
 
 
