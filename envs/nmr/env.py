@@ -245,8 +245,8 @@ class PulseEnv(BatchEnv):
         tau_min: float,
         tau_max: float,
     ) -> None:
-        super().__init__(rows, horizon=horizon)
         checks.integer("horizon", horizon, 1, LONGEST_HORIZON)
+        super().__init__(rows, horizon=horizon)
         horizon = int(horizon)
         self.sample = load_sample(sample)
         self.action = PulseAction(theta_max, tau_min, tau_max)

@@ -581,6 +581,11 @@ def test_our_own_mistakes_show_where_on_demand(palestra_command, monkeypatch):
 # --- as a process ---------------------------------------------------------------------------------
 
 
+def heed_ctrl_c():
+    """A suite that runs in the background inherits that SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def process(*arguments: str, **keywords):
     return subprocess.Popen(
         [sys.executable, "-m", "palestra", *arguments],
@@ -588,6 +593,7 @@ def process(*arguments: str, **keywords):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=heed_ctrl_c if os.name == "posix" else None,
         **keywords,
     )
 
