@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,23 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv
 
 from ..batch import BatchEnv, Episodes, Step, agent_space, keyed_by_agents
+from ..kernels import kernel
 from ..spaces import Array, Tree, legal_space, map_tree, take, take_rows
 from ..streams import check_seed
 from .gym import check_render_mode
 
 FIXED = ("rows", "horizon", "agents", "observation_space", "action_space")
+
+
+@kernel(allocates=False)
+def _pay(reward, duration, returns, paid):  # type: ignore[no-untyped-def]
+    """Write rewards as float32, and add them to the returns; whether all durations are equal."""
+    equal = True
+    for row in range(reward.shape[0]):
+        returns[row] += reward[row]
+        paid[row] = reward[row]
+        equal &= duration[row] == duration[0]
+    return equal
 
 
 class SB3View(VecEnv):
@@ -116,17 +129,21 @@ class SB3View(VecEnv):
         actions = self._actions if self._agents == 1 else self._unfold(self._actions)
         step, ended = episodes.advance(actions, step=self._step)
         observation = episodes.observe()
-        infos: list[dict[str, Any]] = [{"dt": dt} for dt in step.duration.tolist()]
         if self._agents > 1:
+            infos: list[dict[str, Any]] = [{"dt": dt} for dt in step.duration.tolist()]
             return self._agents_as_rows(step, ended, observation, infos)
-        self._returns += step.reward
+        reward = np.empty(self.num_envs, np.float32)
+        if _pay(step.reward, step.duration, self._returns, reward):
+            infos = list(map(dict.copy, repeat({"dt": step.duration.item(0)}, self.num_envs)))
+        else:
+            infos = [{"dt": dt} for dt in step.duration.tolist()]
         if not ended:
-            return observation, step.reward.astype(np.float32), episodes.ended.copy(), infos
+            return observation, reward, episodes.ended.copy(), infos
         done = episodes.ended.copy()
         self._close_rows(done.nonzero()[0], step, observation, infos)
         episodes.begin(done)
         episodes.observe_into(done, observation)
-        return observation, step.reward.astype(np.float32), done, infos
+        return observation, reward, done, infos
 
     def _close_rows(
         self, rows: Array, step: Step, observation: Tree, infos: list[dict[str, Any]]
