@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .batch import Step as Step
     from .gym_batch import GymBatch as GymBatch
     from .kernels import kernel as kernel
+    from .onnx_export import export_onnx as export_onnx
     from .policy_loading import load_policy as load_policy
     from .rollout import compare as compare
     from .rollout import evaluate as evaluate
@@ -31,6 +32,7 @@ _HOMES = {
     "Streams": "streams",
     "compare": "rollout",
     "evaluate": "rollout",
+    "export_onnx": "onnx_export",
     "kernel": "kernels",
     "load_policy": "policy_loading",
     "make": "views",

@@ -94,7 +94,7 @@ def fast_policy(
             fast = _read(policy, width, kind)
             if observations is None:
                 generator = np.random.default_rng(seed)
-                observations = _sample(fast.observation_space, OBSERVATIONS, generator)
+                observations = sample_observations(fast.observation_space, OBSERVATIONS, generator)
             report = _judge(policy, fast, name, observations, seed)
             if report.taken:
                 return fast, report
@@ -435,16 +435,24 @@ def _layers(modules: list[Any]) -> list[tuple[Array, Array | None, str]]:
 # --- comparing ------------------------------------------------------------------------------------
 
 
-def _sample(space: Space, count: int, generator: np.random.Generator) -> Any:
+def sample_observations(space: Space, count: int, generator: np.random.Generator) -> Any:
     """Observations (count, ...): uniform between bounds, standard normal where there are none."""
     if isinstance(space, spaces.Dict):
-        return {key: _sample(part, count, generator) for key, part in space.spaces.items()}
+        return {
+            key: sample_observations(part, count, generator) for key, part in space.spaces.items()
+        }
+    shape = (count, *(space.shape or ()))
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        sizes = space.n if isinstance(space, spaces.Discrete) else space.nvec
+        return (space.start + generator.integers(sizes, size=shape)).astype(space.dtype)
+    if isinstance(space, spaces.MultiBinary):
+        return generator.integers(2, size=shape).astype(space.dtype)
     assert isinstance(space, spaces.Box)
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     bounded = (np.abs(low) <= 1e6) & (np.abs(high) <= 1e6)
     width = np.where(bounded, high - low, 0.0)
-    even = np.where(bounded, low, 0.0) + generator.random((count, *space.shape)) * width
-    normal = np.clip(generator.standard_normal((count, *space.shape)), low, high)
+    even = np.where(bounded, low, 0.0) + generator.random(shape) * width
+    normal = np.clip(generator.standard_normal(shape), low, high)
     return np.where(bounded, even, normal).astype(space.dtype)
 
 
@@ -466,7 +474,7 @@ def _compare(
             part: Any = {key: array[start : start + width] for key, array in observations.items()}
         else:
             part = observations[start : start + width]
-        masks = _random_masks(space, batch_size(part), generator) if fast.takes_masks else None
+        masks = random_masks(space, batch_size(part), generator) if fast.takes_masks else None
         given = {} if masks is None else {"action_masks": masks}
         slow, _ = policy.predict(part, deterministic=True, **given)
         quick, _ = fast.predict(part, action_masks=masks)
@@ -486,9 +494,14 @@ def _rows(array: Array) -> Array:
     return array.reshape(len(array), -1)
 
 
-def _random_masks(space: Space, rows: int, generator: np.random.Generator) -> Array:
+def random_masks(space: Space, rows: int, generator: np.random.Generator) -> Array:
     """Masks with at least one legal action in each component."""
-    sizes = [int(space.n)] if isinstance(space, spaces.Discrete) else list(space.nvec)  # type: ignore[attr-defined]
+    if isinstance(space, spaces.Discrete):
+        sizes = [int(space.n)]
+    elif isinstance(space, spaces.MultiDiscrete):
+        sizes = [int(n) for n in space.nvec]
+    else:  # MultiBinary: two choices a component
+        sizes = [2] * int(np.prod(space.shape or ()))
     parts = []
     for size in sizes:
         legal = generator.random((rows, size)) < 0.5

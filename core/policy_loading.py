@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from .onnx_policy import ONNX_LIMIT, OnnxPolicy
 from .policy import (
     AgentPolicies,
     FunctionPolicy,
@@ -36,13 +37,12 @@ from .policy import (
     SharedPolicy,
     Space,
     StateSpacePolicy,
-    batch_size,
 )
 from .policy_files import DESCRIPTION, read_policy
 from .registry import UnknownName, did_you_mean, load_object, squash
 from .safe_files import MalformedFile, UnsafeFile, read_limited, read_matrix, read_zip
 from .sb3_zip import read_sb3_zip
-from .spaces import Array, leaves
+from .spaces import Array
 from .store import RunFolder
 
 PLUGIN_GROUP = "palestra.policies"
@@ -145,7 +145,7 @@ def _from_path(path: Path, env: Any) -> Any:
             return read_policy(path)
         return read_sb3_zip(path, (env.observation_space, env.action_space))
     if suffix == ".onnx":
-        return OnnxPolicy(read_limited(path), env.action_space, name=str(path))
+        return OnnxPolicy(read_limited(path, ONNX_LIMIT), env.action_space, name=str(path))
     if suffix in (".csv", ".npy", ".mat"):
         return _linear(read_matrix(path), env, str(path))
     raise MalformedFile(f"policy: {path}: suffix {suffix!r}, allowed {', '.join(FILES)}")
@@ -331,88 +331,3 @@ def _same_shape(ours: Space, theirs: Space) -> bool:
     # Stable-Baselines3 keeps pictures channel first, whatever the environment gives
     shape = tuple(theirs.shape or ())
     return len(shape) == 3 and theirs.dtype == np.uint8 and ours.shape == (shape[2], *shape[:2])
-
-
-# --- ONNX -----------------------------------------------------------------------------------------
-
-
-class OnnxPolicy:
-    """A policy network in the ONNX format, run by onnxruntime on one thread.
-
-    The network takes one float32 input (B, ...) and its first output is the action: for a Box the
-    action itself, saturated at its bounds; for Discrete the action as an integer (B,), or one
-    number a choice (B, n), of which the largest is taken.
-
-    Args:
-        content: the bytes of the file; data stored outside it is not followed.
-        action_space: Box or Discrete.
-        name: how to call the file in errors.
-
-    Raises:
-        ImportError: onnxruntime is not installed.
-        MalformedFile: not an ONNX model, or more than one input.
-        ValueError: an action space other than Box or Discrete.
-    """
-
-    def __init__(self, content: bytes, action_space: Space, name: str = "ONNX") -> None:
-        try:
-            import onnxruntime
-        except ImportError:
-            raise ImportError(
-                f"{name}: an ONNX policy needs onnxruntime; pip install onnxruntime"
-            ) from None
-        if not isinstance(action_space, spaces.Box | spaces.Discrete):
-            raise ValueError(f"{name}: got action space {action_space}, allowed Box or Discrete")
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 4  # what goes wrong is raised below
-        try:
-            self._session = onnxruntime.InferenceSession(
-                content, options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as reason:  # onnxruntime has a class for each of its error codes
-            raise MalformedFile(f"{name}: not an ONNX model ({reason})") from None
-        inputs = self._session.get_inputs()
-        if len(inputs) != 1 or inputs[0].type != "tensor(float)":
-            found = ", ".join(f"{i.name} {i.type}" for i in inputs)
-            raise MalformedFile(f"{name}: inputs {found}, allowed one of float32")
-        self.name = name
-        self.action_space = action_space
-        self._input = inputs[0]
-
-    def predict(
-        self,
-        observation: Any,
-        state: Any = None,
-        episode_start: Any = None,
-        deterministic: bool = True,
-    ) -> tuple[Array, Any]:
-        """Run the network on observations (B, ...).
-
-        Raises:
-            ValueError: observations or outputs of another shape than the network or the action
-                space has.
-        """
-        ((_, array),) = leaves(observation)
-        rows = batch_size(observation)
-        given = np.ascontiguousarray(array, np.float32)
-        expected = self._input.shape[1:]
-        fits = given.ndim == len(expected) + 1 and all(
-            not isinstance(n, int) or n == have
-            for n, have in zip(expected, given.shape[1:], strict=False)
-        )
-        if not fits:
-            raise ValueError(
-                f"{self.name}: got observations {given.shape}, allowed {tuple(self._input.shape)}"
-            )
-        out = np.asarray(self._session.run(None, {self._input.name: given})[0])
-        space = self.action_space
-        if isinstance(space, spaces.Discrete):
-            if out.shape == (rows, int(space.n)) and out.dtype.kind == "f":
-                out = out.argmax(axis=1)
-            if out.reshape(rows, -1).shape == (rows, 1) and out.dtype.kind in "iu":
-                return out.reshape(rows).astype(space.dtype) + space.start, state
-        elif isinstance(space, spaces.Box) and out.size == rows * int(np.prod(space.shape)):
-            u = np.clip(out.reshape(rows, *space.shape), space.low, space.high)
-            return u.astype(space.dtype), state
-        raise ValueError(f"{self.name}: gives {out.dtype} {out.shape}, which does not fit {space}")

@@ -27,6 +27,7 @@ from .batch import BatchEnv, Episodes
 from .function_identity import function_bytes
 from .global_random import preserved
 from .kernels import kernel
+from .onnx_policy import OnnxPolicy
 from .policy import (
     AgentPolicies,
     FunctionPolicy,
@@ -568,9 +569,12 @@ def _chosen_path(policy: Any, env: BatchEnv, fast: bool) -> tuple[Any, _Path]:
 def fingerprint(policy: Any) -> str | None:
     """SHA-256 over the numbers of a policy: weights, statistics, gains (names, shapes, bytes).
 
-    Of a plain function over its code, see `palestra.function_identity`. None where something in
-    the policy is not known here, such as an object of a class of your own.
+    Of an ONNX file over its bytes; of a plain function over its code, see
+    `palestra.function_identity`. None where something in the policy is not known here, such as an
+    object of a class of your own.
     """
+    if isinstance(policy, OnnxPolicy):
+        return policy.sha256
     digest = hashlib.sha256()
     try:
         for name, array in _numbers(policy):
@@ -601,6 +605,8 @@ def _numbers(policy: Any) -> Iterator[tuple[str, Array]]:
     elif hasattr(network := getattr(policy, "policy", policy), "state_dict"):
         for name, tensor in sorted(network.state_dict().items()):
             yield name, tensor.detach().cpu().numpy()
+    elif isinstance(policy, OnnxPolicy):
+        yield "ONNX file", np.frombuffer(bytes.fromhex(policy.sha256), np.uint8)
     elif isinstance(policy, FunctionPolicy) and (code := function_bytes(policy.function)):
         yield type(policy).__name__, np.frombuffer(code, np.uint8)
     else:

@@ -412,6 +412,32 @@ def _difference(paired: Any) -> tuple[str, str]:
 
 
 @app.command()
+def export(
+    environment: str,
+    policy: Annotated[str, typer.Option(help="A name, run folder, file, or module:object.")],
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("policy.onnx"),
+    agent: Annotated[str | None, typer.Option(help="Of a policy with one part an agent.")] = None,
+    settings: Set = None,
+    as_json: AsJson = False,
+) -> int:
+    """Write a policy as an ONNX file that runs without palestra, checked against the original."""
+    from palestra.onnx_export import export_onnx
+
+    written = export_onnx(policy, environment, out, agent=agent, settings=_settings(settings))
+    if as_json:
+        _print_json(vars(written))
+        return HOLDS
+    rows = [("input", name, kind) for name, kind in written.inputs.items()]
+    rows += [("output", name, kind) for name, kind in written.outputs.items()]
+    _print_table(f"{written.path}: one row of a batch", ("", "name", "type"), rows)
+    print(
+        f"{written.observations} observations compared; difference {written.mean_difference:.2g} "
+        f"on average, {written.largest_difference:.2g} at most"
+    )
+    return HOLDS
+
+
+@app.command()
 def run(
     name: str,
     preset: Annotated[str, typer.Option(help="full, or smoke (within a minute).")] = "full",

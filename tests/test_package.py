@@ -30,6 +30,8 @@ HEAVY = (
     "pettingzoo",
     "scipy.stats",
     "matplotlib",
+    "onnx",
+    "onnxruntime",
     "plotly",
     "pyarrow",
     "ray",

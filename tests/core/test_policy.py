@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from palestra.batch import Episodes
+from palestra.onnx_policy import OnnxPolicy
 from palestra.policy import (
     AgentPolicies,
     FunctionPolicy,
@@ -25,7 +26,7 @@ from palestra.policy import (
     takes_masks,
 )
 from palestra.policy_files import save_policy
-from palestra.policy_loading import OnnxPolicy, load_policy, policy_names
+from palestra.policy_loading import load_policy, policy_names
 from palestra.registry import UnknownName
 from palestra.safe_files import MalformedFile, UnsafeFile
 from palestra.spaces import ActionCheck
@@ -477,7 +478,7 @@ def onnx_linear(weight: np.ndarray) -> bytes:
 def test_an_onnx_file_without_onnxruntime_names_what_to_install(tmp_path, monkeypatch):
     (tmp_path / "p.onnx").write_bytes(onnx_linear(np.ones((3, 2))))
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ImportError, match="pip install onnxruntime"):
+    with pytest.raises(ImportError, match=r"pip install 'palestra\[onnx\]'"):
         load_policy(tmp_path / "p.onnx", env_with())
 
 
@@ -501,7 +502,8 @@ def test_an_onnx_network_acts(tmp_path):
 def test_policies_are_imported_without_torch():
     code = (
         "import sys, palestra.policy_loading, palestra.fast_policy\n"
-        "bad = {'torch', 'stable_baselines3', 'onnxruntime', 'scipy.io'} & set(sys.modules)\n"
+        "heavy = {'torch', 'stable_baselines3', 'onnx', 'onnxruntime', 'scipy.io'}\n"
+        "bad = heavy & set(sys.modules)\n"
         "assert not bad, bad\n"
     )
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", code]) == 0

@@ -32,7 +32,8 @@ TINY = [
     "--set", "hyperparameters.policy_kwargs.net_arch=[8]",
 ]  # fmt: skip
 COMMANDS = (
-    "anchors", "compare", "evaluate", "info", "list", "report", "run", "train", "version", "warmup",
+    "anchors", "compare", "evaluate", "export", "info", "list", "report", "run", "train",
+    "version", "warmup",
 )  # fmt: skip
 
 
