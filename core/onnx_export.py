@@ -23,7 +23,7 @@ from .disk import write_atomic
 from .fast_policy import random_masks, sample_observations
 from .onnx_graph import Graph, row_products
 from .onnx_networks import NotExportable, clipped, is_network, shaped, write_network
-from .onnx_policy import METADATA, OnnxPolicy, input_names
+from .onnx_policy import METADATA, OnnxPolicy, input_names, sealed
 from .policy import (
     AgentPolicies,
     FunctionPolicy,
@@ -233,7 +233,7 @@ def _written(part: _Part, environment: str, name: str) -> bytes:
         "observation_space": json.dumps(space_to_json(part.observation_space)),
         "action_space": json.dumps(space_to_json(part.action_space)),
     } | ({} if part.agent is None else {"agent": part.agent})
-    return graph.model("policy", {METADATA + key: value for key, value in said.items()})
+    return sealed(graph.model("policy", {METADATA + key: value for key, value in said.items()}))
 
 
 def _version() -> str:

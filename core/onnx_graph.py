@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .onnx_policy import PRODUCER
 from .spaces import Array
 
 OPSET = 17  # version of the operators; onnxruntime reads it since 1.12
@@ -78,7 +79,7 @@ class Graph:
             graph,
             opset_imports=[helper.make_opsetid("", OPSET)],
             ir_version=IR_VERSION,
-            producer_name="palestra",
+            producer_name=PRODUCER,
             producer_version=__version__,
         )
         helper.set_model_props(model, dict(metadata))

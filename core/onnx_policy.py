@@ -24,8 +24,19 @@ ONNX_LIMIT = 2**28  # bytes of a file; a large convolutional actor has some 10 M
 TENSOR_LIMIT = 2**28  # numbers of a tensor that a file makes without being given one
 STATE_LIMIT = 2**24  # numbers that a row remembers
 STANDARD = ("", "ai.onnx")  # domains of the operators of the format itself
+PRODUCER = "palestra"
 METADATA = "palestra."  # how the keys of our metadata begin
 MASK = "action_mask"
+
+
+def sealed(content: bytes) -> bytes:
+    """The bytes of a file with their SHA-256 behind them, as one more entry of the metadata."""
+    import onnx
+
+    digest = hashlib.sha256(content).hexdigest()
+    entry = onnx.StringStringEntryProto(key=f"{METADATA}sha256", value=digest)
+    seal: bytes = onnx.ModelProto(metadata_props=[entry]).SerializeToString()
+    return content + seal
 
 
 def input_names(space: Space) -> dict[str, Space]:
@@ -57,7 +68,8 @@ class OnnxPolicy:
 
     Raises:
         ImportError: onnx or onnxruntime is not installed.
-        MalformedFile: not an ONNX model, or one that does not take or give what it should.
+        MalformedFile: not an ONNX model, one that does not take or give what it should, or an
+            exported file that is not what was written.
         UnsafeFile: larger than 256 MiB; data outside the file, operators that are not standard,
             control flow, or tensors of more than 2**28 numbers.
         ValueError: an action space other than Box or Discrete, for a file that has none itself.
@@ -68,6 +80,10 @@ class OnnxPolicy:
         self.sha256 = hashlib.sha256(content).hexdigest()
         self.session, self.metadata = _open(content, name)
         self.exported = bool(self.metadata)
+        if self.exported and sealed(content[: -len(sealed(b""))]) != content:
+            raise MalformedFile(
+                f"{name}: was damaged or changed after it was exported: its SHA-256 is another"
+            )
         self.action_space = action_space
         self.takes_masks = False
         self._state: dict[str, Any] = {}
@@ -258,7 +274,9 @@ def _open(content: bytes, name: str) -> tuple[Any, dict[str, str]]:
     options.log_severity_level = 4  # what goes wrong is raised below
     options.add_session_config_entry("session.load_model_format", "ONNX")  # and not its own format
     try:
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            content, options, providers=["CPUExecutionProvider"], enable_fallback=False
+        )
     except Exception as reason:  # onnxruntime has a class for each of its error codes
         raise MalformedFile(f"{name}: not an ONNX model ({reason})") from None
     return session, metadata
@@ -267,6 +285,8 @@ def _open(content: bytes, name: str) -> tuple[Any, dict[str, str]]:
 def _metadata(model: Any, name: str) -> dict[str, str]:
     """What an exported file says of itself, without the `palestra.` of the keys."""
     metadata: dict[str, str] = {}
+    if model.producer_name == PRODUCER:
+        metadata["producer"] = PRODUCER  # the metadata stand last in a file: they may be cut off
     for entry in model.metadata_props:
         if not (isinstance(entry.key, str) and isinstance(entry.value, str)):
             raise MalformedFile(f"{name}: the metadata are not UTF-8 text")  # protobuf gives bytes

@@ -30,7 +30,7 @@ from palestra.rollout import fingerprint
 from palestra.space_json import space_from_json
 from palestra.spaces import leaves
 
-from .toys import Convoy, Corridor, Drift, Swarm, TwoLocks
+from .toys import Convoy, Corridor, Drift, Duet, Swarm, TakeTurns, TwoLocks
 
 torch = pytest.importorskip("torch")
 sb3 = pytest.importorskip("stable_baselines3")
@@ -487,6 +487,31 @@ def test_a_team_is_a_file_an_agent(tmp_path):
         palestra.evaluate(team, Convoy, episodes=40, seed=3).table for team in (policies, files)
     ]
     np.testing.assert_allclose(tables[0].column("return"), tables[1].column("return"), atol=1e-4)
+
+
+def test_agents_that_share_a_policy_with_masks_play_the_same_episodes(tmp_path):
+    env = TakeTurns(1)
+    trained = algorithm("MaskablePPO", env.observation_space, env.action_space)
+    path = tmp_path / "policy.onnx"
+    assert palestra.export_onnx(trained, TakeTurns, path).observations == 510 + 3 * 510
+    tables = [
+        palestra.evaluate(policy, TakeTurns, episodes=40, seed=3).table
+        for policy in (trained, path)
+    ]
+    assert tables[0].equals(tables[1])
+
+
+def test_agents_with_masks_of_their_own_play_the_same_episodes(tmp_path):
+    env = Duet(1)
+    team = {
+        agent: algorithm("MaskablePPO", env.observation_space[agent], env.action_space[agent])
+        for agent in env.agents
+    }
+    for agent in team:
+        palestra.export_onnx(team, Duet, tmp_path / f"{agent}.onnx", agent=agent)
+    files = {agent: tmp_path / f"{agent}.onnx" for agent in team}
+    tables = [palestra.evaluate(p, Duet, episodes=40, seed=3).table for p in (team, files)]
+    assert tables[0].equals(tables[1])
 
 
 def test_an_agent_of_a_single_policy_is_refused(tmp_path):

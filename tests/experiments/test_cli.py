@@ -710,3 +710,32 @@ def test_the_smoke_of_the_first_experiment_holds(tmp_path):
     assert said["claims"]
     assert all(claim["holds"] is not False for claim in said["claims"])
     assert (tmp_path / said["folder"] / "report.html").is_file()
+
+
+# --- export ---------------------------------------------------------------------------------------
+
+
+def test_an_exported_policy_is_evaluated_like_the_original(palestra_command, document, tmp_path):
+    (tmp_path / "K.csv").write_text("0.5, 0.01\n")
+    code, out, _ = palestra_command("export", DRIFT, "--policy", "K.csv", "--out", "K.onnx")
+    assert code == 0
+    assert "1020 observations compared" in out
+    returns = [
+        document("evaluate", DRIFT, "--policy", file, "--episodes", "64", "--seed", "1", "--quiet")
+        for file in ("K.csv", "K.onnx")
+    ]
+    original, exported = (
+        d["policies"][file]["means"]["return"]["estimate"]
+        for d, file in zip(returns, ("K.csv", "K.onnx"), strict=True)
+    )
+    assert exported == pytest.approx(original, rel=1e-6)
+
+
+def test_what_cannot_be_exported_is_said_in_one_line(palestra_command, tmp_path):
+    code, out, err = palestra_command("export", DRIFT, "--policy", "random")
+    assert (code, out) == (2, "")
+    assert "random numbers" in err
+    (tmp_path / "bad.onnx").write_bytes(b"rubbish")
+    code, _, err = palestra_command("evaluate", DRIFT, "--policy", "bad.onnx", "--episodes", "1")
+    assert code == 3
+    assert "not an ONNX model" in err
