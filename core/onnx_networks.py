@@ -339,8 +339,11 @@ def clipped(graph: Graph, x: str, space: spaces.Box) -> str:
 
 
 def _unscaled(graph: Graph, x: str, space: spaces.Box) -> str:
-    """Low + 0.5 (x + 1) (high - low): from [-1, 1] to the bounds of the space."""
+    """From [-1, 1] to the bounds of the space: low + 0.5 (x + 1) (high - low).
+
+    Clipped as well: a runtime's tanh may step over 1 by its rounding, as onnxruntime's does.
+    """
     one, half = (graph.constant(np.array(v, space.dtype)) for v in (1.0, 0.5))
     share = graph.node("Mul", half, graph.node("Add", x, one))
     above = graph.node("Mul", share, graph.constant(space.high - space.low))
-    return graph.node("Add", graph.constant(space.low), above)
+    return clipped(graph, graph.node("Add", graph.constant(space.low), above), space)

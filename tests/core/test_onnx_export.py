@@ -223,6 +223,18 @@ def test_every_activation_that_a_file_may_name_is_exported(name, tmp_path):
     assert_same_actions(trained.predict(x, deterministic=True)[0], found, BOX)
 
 
+@pytest.mark.parametrize("name", ["SAC", "TD3"])
+def test_a_saturated_actor_stays_inside_the_bounds(name, tmp_path):
+    # onnxruntime's tanh is -1.0000001 for some arguments
+    space = spaces.Box(-2.0, 2.0, (2,), np.float32)
+    trained = algorithm(name, VECTOR, space)
+    path = tmp_path / "policy.onnx"
+    palestra.export_onnx(trained, target(VECTOR, space), path)
+    (found,) = session(path).run(["action"], {"observation": 20.0 * drawn(VECTOR, 20_000, 1)})
+    assert found.min() == -2.0
+    assert found.max() == 2.0
+
+
 def test_the_batch_may_have_any_size(tmp_path):
     trained = algorithm("PPO", VECTOR, DISCRETE)
     palestra.export_onnx(trained, target(VECTOR, DISCRETE), tmp_path / "policy.onnx")
