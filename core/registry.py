@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .batch import BatchEnv
 
 PLUGIN_GROUP = "palestra.envs"
+FILE_MODULE = "palestra_target_"  # how the module of a target's file is called
 
 
 class UnknownName(ValueError):
@@ -319,12 +320,13 @@ def _from_object(value: Any, reference: str | None, name: str | None = None) -> 
     is_class = isinstance(value, type)
     if is_class and not issubclass(value, BatchEnv | gymnasium.Env):
         raise TypeError(f"target: {name} is neither a BatchEnv nor a gymnasium.Env")
-    if (is_class and issubclass(value, BatchEnv)) or (not is_class and _takes_rows(value)):
+    if (is_class and issubclass(value, BatchEnv)) or (not is_class and takes_rows(value)):
         return Target(name, reference, lambda rows, **s: _construct(value, name, rows, s))
     return Target(name, reference, lambda rows, **s: GymBatch(rows, value, **s))
 
 
-def _takes_rows(function: Callable[..., Any]) -> bool:
+def takes_rows(function: Callable[..., Any]) -> bool:
+    """Whether a function builds a BatchEnv: its first parameter is called `rows`."""
     parameters = list(inspect.signature(function).parameters)
     return bool(parameters) and parameters[0] == "rows"
 
@@ -398,7 +400,7 @@ def _load_file(path: Path) -> Any:
     if not path.is_file():
         raise ImportError(f"there is no file {path}")
     # one name a path, so that a second load gives the same classes, and pickles find them
-    name = f"palestra_target_{squash(str(path))}"
+    name = f"{FILE_MODULE}{squash(str(path))}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

@@ -32,8 +32,8 @@ TINY = [
     "--set", "hyperparameters.policy_kwargs.net_arch=[8]",
 ]  # fmt: skip
 COMMANDS = (
-    "anchors", "compare", "evaluate", "export", "info", "list", "report", "run", "train",
-    "version", "warmup",
+    "anchors", "check", "compare", "evaluate", "export", "info", "list", "new-env", "report", "run",
+    "train", "version", "warmup",
 )  # fmt: skip
 
 
@@ -739,3 +739,56 @@ def test_what_cannot_be_exported_is_said_in_one_line(palestra_command, tmp_path)
     code, _, err = palestra_command("evaluate", DRIFT, "--policy", "bad.onnx", "--episodes", "1")
     assert code == 3
     assert "not an ONNX model" in err
+
+
+# --- check and new-env ----------------------------------------------------------------------------
+
+BROKEN = f"{ROOT / 'tests' / 'core' / 'broken.py'}:"
+
+
+def test_a_sound_environment_is_checked_with_exit_code_0(palestra_command):
+    code, out, err = palestra_command("check", BROKEN + "Sound", "--strict", "--no-isolate")
+    assert (code, err) == (0, "")
+    assert "0 errors, 0 warnings" in out
+    assert "determinism" in out
+
+
+def test_an_error_is_named_with_its_program_and_exit_code_1(palestra_command, tmp_path):
+    code, out, err = palestra_command("check", BROKEN + "NaNReward")
+    assert code == 1
+    assert "error: finite (episode 0, step 3, reward)" in err
+    program = out[out.index("# error: finite") :]
+    assert "np.isfinite" in program
+    code, out, _ = palestra_command("check", BROKEN + "NaNReward", "--no-scripts", "--no-isolate")
+    assert code == 1
+    assert "np.isfinite" not in out
+
+
+def test_warnings_fail_a_strict_check_only(palestra_command):
+    arguments = ("check", BROKEN + "ClosesOnce", "--no-isolate", "--json")
+    code, out, _ = palestra_command(*arguments)
+    found = json.loads(out)
+    assert (code, found["holds"], found["errors"], found["warnings"]) == (0, True, 0, 1)
+    finding = next(f for f in found["findings"] if f["level"] == "warning")
+    assert finding["check"] == "close"
+    assert finding["environment"] == "ClosesOnce"
+    code, out, _ = palestra_command(*arguments, "--strict")
+    assert (code, json.loads(out)["holds"]) == (1, False)
+
+
+def test_a_target_that_is_none_is_a_usage_error(palestra_command):
+    code, out, err = palestra_command("check", "nmr-relacks")
+    assert (code, out) == (2, "")
+    assert "did you mean 'nmr-relax'" in err
+    assert palestra_command("check", "CartPole-v1", "--time-limit", "0")[0] == 2
+    assert palestra_command("check", BROKEN + "SOUND")[0] == 2
+
+
+def test_a_package_is_written_once(palestra_command, tmp_path):
+    code, out, _ = palestra_command("new-env", "WaterTank")
+    assert code == 0
+    assert "pip install -e water_tank" in out
+    code, _, err = palestra_command("new-env", "WaterTank")
+    assert code == 2
+    assert "water_tank: holds something already" in err
+    assert palestra_command("new-env", "class")[0] == 2
