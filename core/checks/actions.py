@@ -81,7 +81,12 @@ _EARLY = {
     "aec": "env = build()\naction = env.action_space(env.possible_agents[0]).sample()"
     + _REFUSED.format(action="action", what="a step before reset"),
 }
+_WAIT = "env = build()\nfor _ in play(env, 0, 2000):\n    if not env.agents:\n        break\n"
 _LATE = {
+    "parallel": _WAIT
+    + "actions = {a: env.action_space(a).sample() for a in env.possible_agents}"
+    + _REFUSED.format(action="actions", what="a step after the end"),
+    "aec": _WAIT.rstrip() + _REFUSED.format(action="0", what="a step after the end"),
     "gym": "env = build()\nfor last in play(env, 0, 2000):\n"
     '    if last.get("terminated") or last.get("truncated"):\n        break'
     + _REFUSED.format(action="env.action_space.sample()", what="a step after the end"),
@@ -159,7 +164,7 @@ def check_bad_actions(subject: Subject) -> Iterator[Event]:
             told.add(check)
             yield subject.finding(
                 check, message, 0, 1, "action" if subject.kind == "gym" else f"action/{path}",
-                _wrong_script(subject, bad, what),
+                _wrong_script(subject, path, bad, what),
             )  # fmt: skip
         player.env.close()
     if not any(isinstance(space, spaces.Box) for _, space, _, _ in candidates):
@@ -176,12 +181,13 @@ def _same_as_clipped(subject: Subject, path: str, space: spaces.Box, bad: Any) -
     return difference(*results) is None
 
 
-def _wrong_script(subject: Subject, bad: Any, what: str) -> str | None:
-    if subject.kind != "gym":
-        return None
-    return f"env = build()\nenv.reset(seed=0)\naction = {written(bad)}" + _REFUSED.format(
-        action="action", what=what
-    )
+def _wrong_script(subject: Subject, agent: str, bad: Any, what: str) -> str:
+    action = f"action = {written(bad)}"
+    if subject.kind == "parallel":
+        sampled = "{a: env.action_space(a).sample() for a in env.agents}"
+        action = f'action = {sampled}\naction["{agent}"] = {written(bad)}'
+    refused = _REFUSED.format(action="action", what=what.replace('"', "'"))
+    return f"env = build()\nenv.reset(seed=0)\n{action}{refused}"
 
 
 def written(value: Any) -> str:
@@ -344,7 +350,18 @@ def check_space_types(subject: Subject) -> Iterator[Event]:
         for inner, space in _boxes(whole, path):
             problem = _problem_of(kind, space)
             if problem is not None:
-                yield subject.finding("space-types", problem, field=inner)
+                shows = None
+                if subject.kind == "gym" and whole is space:
+                    shows = _SPACE.format(kind=kind)
+                yield subject.finding("space-types", problem, field=inner, shows=shows)
+
+
+_SPACE = """
+space = build().{kind}_space
+bounded = np.isfinite(space.low).all() and np.isfinite(space.high).all()
+assert space.dtype.kind == "f" and space.dtype != np.float64, space
+assert bounded or "{kind}" == "observation", space
+"""
 
 
 def _boxes(space: spaces.Space[Any], path: str) -> Iterator[tuple[str, spaces.Box]]:

@@ -69,7 +69,14 @@ def _compare(
     try:
         twin = [kept(c.fields) for c in course(other, 1, AFTER, begin=False)]
     except Raised as problem:
-        yield subject.finding("copies", f"{name} does not go on: {problem}", 0, problem.step)
+        yield subject.finding(
+            "copies",
+            f"{name} does not go on: {problem}",
+            0,
+            problem.step,
+            shows=f"env = build()\nlist(play(env, 0, {BEFORE}))\ntwin = {text}\n"
+            f"list(play(twin, 1, {AFTER}, begin=False))",
+        )
         return
     finally:
         other.env.close()

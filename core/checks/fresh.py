@@ -130,6 +130,23 @@ def _drawn_script(subject: Subject, mode: str) -> str:
 # ------------------------------------------------------------------ stock checkers
 
 
+_STOCK: dict[str, dict[str, str]] = {
+    "stock: gymnasium": {
+        "gym": "from gymnasium.utils.env_checker import check_env\n\n"
+        "check_env(build().unwrapped, skip_render_check=True)"
+    },
+    "stock: stable-baselines3": {
+        "gym": "from stable_baselines3.common.env_checker import check_env\n\n"
+        "check_env(build().unwrapped)"
+    },
+    "stock: pettingzoo": {
+        "parallel": "from pettingzoo.test import parallel_api_test\n\n"
+        "parallel_api_test(build(), num_cycles=200)",
+        "aec": "from pettingzoo.test import api_test\n\napi_test(build(), num_cycles=200)",
+    },
+}
+
+
 def check_stock(subject: Subject) -> Iterator[Event]:
     """The checkers that libraries ship, as lines of their own."""
     for name, library, wanted, run in (
@@ -148,7 +165,7 @@ def check_stock(subject: Subject) -> Iterator[Event]:
         env = subject.one()
         problem, remarks = _stock(subject, run, env)
         if problem is not None:
-            yield subject.finding(name, problem)
+            yield subject.finding(name, problem, shows=_STOCK[name][subject.kind])
         else:
             yield Held(name, _in_short(remarks))
 

@@ -36,6 +36,7 @@ class _Fuzz:
     steps: int = 0
     episodes: int = 0
     ended: int = 0
+    masked: bool = False
     types: dict[str, type] = field(default_factory=dict)
     told: set[tuple[str, str]] = field(default_factory=set)
 
@@ -231,6 +232,7 @@ def _safe(path: str) -> str:
 
 def _masks(fuzz: _Fuzz, call: Call) -> Iterator[Event]:
     for path, mask, space in fuzz.player.masks(call.fields):
+        fuzz.masked = True
         parts = mask if isinstance(mask, tuple) else _parts(space, np.asarray(mask))
         sizes = _sizes(space)
         if sizes is None:
@@ -286,6 +288,10 @@ def _conclude(fuzz: _Fuzz, memory: _Memory, seconds: float) -> Iterator[Event]:
         looked = f"{fuzz.steps} steps in {seconds:.1f} s"
     yield Held("honest-spaces", looked)
     yield Held("finite", looked)
+    if not fuzz.masked:
+        yield subject.not_applicable("masks", "it has none")
+    if fuzz.limit is None and not subject.ours:
+        yield subject.not_applicable("limit", "none is declared")
     if not fuzz.ended:
         if fuzz.limit is None:
             longest = min(fuzz.steps, LONGEST)

@@ -13,6 +13,7 @@ from .play import Call, course
 from .subject import Subject
 
 CALLS = 200
+NEW_COPY = "in a new copy"
 ARBITRARY = 20_261  # a state that no environment happens to set
 SECONDS = 0.25  # of one course; all later ones are as long as the first
 
@@ -73,7 +74,7 @@ def check_determinism(subject: Subject, calls: list[Call]) -> Iterator[Event]:
     after_play = [as_returned(c) for c in course(player, 0, len(calls))]
     player.env.close()
     for seen, other, build in (
-        (again, "in a new copy", "play(build(), 0, {n})"),
+        (again, NEW_COPY, "play(build(), 0, {n})"),
         (after_play, "in the same copy after other play", None),
     ):
         parted = departure(calls, seen)

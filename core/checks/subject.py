@@ -109,8 +109,10 @@ class Subject:
 _IMPORTS = {  # what a program may use, and where it comes from; "" is a module itself
     "copy": "",
     "gc": "",
+    "os": "",
     "pickle": "",
     "random": "",
+    "subprocess": "",
     "sys": "",
     "gymnasium": "",
     "np": "numpy",

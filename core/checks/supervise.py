@@ -17,6 +17,7 @@ from typing import Any
 
 from . import watch
 from .finding import NOT_APPLICABLE, RULES, Course, Event, Finding, Held, Started, from_record
+from .repeat import CALLS
 
 PARTS = ("main", "fresh")
 NO_DISPLAY = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "MPLBACKEND": "Agg"}
@@ -33,11 +34,21 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Identity:
-    """What the target turned out to be."""
+    """What the target turned out to be.
+
+    Attributes:
+        name: for people.
+        kind: its interface.
+        ours: whether it is a BatchEnv.
+        plays: a program that plays @CALLS@ calls of the reference course.
+        plays_twice: one that does so in two processes, and compares.
+    """
 
     name: str
     kind: str
     ours: bool
+    plays: str = ""
+    plays_twice: str = ""
 
 
 @dataclass
@@ -69,11 +80,23 @@ def supervised(
         lines: queue.Queue[tuple[_Part, str | None]] = queue.Queue()
         parts = [_start(name, Path(folder), target, settings, limit, lines) for name in PARTS]
         try:
-            yield from _follow(parts, lines, target)
+            yield from _once(_follow(parts, lines, target))
         finally:
             for part in parts:
                 part.process.kill()
                 part.process.wait()
+
+
+def _once(events: Iterator[Event | Identity]) -> Iterator[Event | Identity]:
+    """The same hang or crash in both parts is one finding."""
+    told: set[tuple[str, int | None, int | None]] = set()
+    for event in events:
+        if isinstance(event, Finding) and event.check in ("hangs", "raises"):
+            place = event.check, event.episode, event.step
+            if place in told:
+                continue
+            told.add(place)
+        yield event
 
 
 def _start(
@@ -139,9 +162,8 @@ def _follow(
             raise Refused(record["kind"], record["message"])
         if record["event"] == "Subject":
             record.pop("event")
-            if part.name == "main":
-                identity = Identity(**record)
-                yield identity
+            identity = Identity(**record)  # both parts say the same
+            yield identity
         elif record["event"] == "Done":
             part.done = True
         else:
@@ -181,7 +203,12 @@ def _look_at(part: _Part, identity: Identity, started: float) -> Iterator[Event]
         None if stock else moment.episode,
         None if stock else moment.step,
         "reset" if moment.step == 0 else "step",
+        _filled(identity.plays, CALLS),
     )
+
+
+def _filled(program: str, calls: int) -> str | None:
+    return program.replace("@CALLS@", str(calls)) or None
 
 
 def _crash(part: _Part, identity: Identity) -> Iterator[Event]:
@@ -199,6 +226,8 @@ def _crash(part: _Part, identity: Identity) -> Iterator[Event]:
         f"the process ended with code {code}, in {part.doing}{tail}",
         moment.episode if moment.deadline else None,
         moment.step if moment.deadline else None,
+        None,
+        _filled(identity.plays, CALLS) if check == "raises" else None,
     )
 
 
@@ -210,7 +239,8 @@ def _compare(parts: list[_Part], identity: Identity) -> Iterator[Event]:
             "fresh-process", NOT_APPLICABLE, identity.name, "one process has no course to compare"
         )
         return
-    for (episode, step, one), (_, _, two) in zip(main.calls, fresh.calls, strict=False):
+    pairs = zip(main.calls, fresh.calls, strict=False)
+    for index, ((episode, step, one), (_, _, two)) in enumerate(pairs):
         path = next((p for p in one if one[p] != two.get(p)), None)
         if path is not None:
             yield Finding(
@@ -222,6 +252,7 @@ def _compare(parts: list[_Part], identity: Identity) -> Iterator[Event]:
                 episode,
                 step,
                 path,
+                _filled(identity.plays_twice, index + 1),
             )
             return
     yield Held("fresh-process", f"{min(len(main.calls), len(fresh.calls))} calls")

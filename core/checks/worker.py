@@ -17,6 +17,24 @@ from .program import fresh_part, main_part
 from .subject import find
 from .watch import Watch
 
+_PLAYS = """
+for number, last in enumerate(play(build(), 0, @CALLS@)):
+    print(number, last)
+"""
+_PLAYS_TWICE = """
+if len(sys.argv) == 1:  # play in two processes with other seeds of Python's hashes
+    seen = set()
+    for seed in ("1", "2"):
+        command = [sys.executable, __file__, "play"]
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        seen.add(done.stdout)
+    assert len(seen) == 1, "\\n".join(seen)
+else:
+    *_, last = play(build(), 0, @CALLS@)
+    print({name: part for name, part in last.items() if name != "info"})
+"""
+
 
 def main(part: str, watch: str, limit: str) -> None:
     """Run a part ("main" or "fresh")."""
@@ -38,7 +56,16 @@ def main(part: str, watch: str, limit: str) -> None:
         send({"event": "Refused", "kind": type(problem).__name__, "message": str(problem)})
         return
     watching.leave()
-    send({"event": "Subject", "name": subject.name, "kind": subject.kind, "ours": subject.ours})
+    send(
+        {
+            "event": "Subject",
+            "name": subject.name,
+            "kind": subject.kind,
+            "ours": subject.ours,
+            "plays": subject.script(_PLAYS),
+            "plays_twice": subject.script(_PLAYS_TWICE),
+        }
+    )
     events = main_part(subject) if part == "main" else fresh_part(subject)
     event: Event
     for event in events:
