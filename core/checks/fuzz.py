@@ -319,7 +319,8 @@ def _conclude(fuzz: _Fuzz, memory: _Memory, seconds: float) -> Iterator[Event]:
 # ------------------------------------------------------------------ memory
 
 PARTS = 8
-LEAST_BLOCKS = 20  # of the interpreter, between two samples
+LEAST_BLOCKS = 30  # of the interpreter, between two samples
+STEADY = 0.8  # a leak goes on; what is filled once (caches, specialised code) takes less and less
 LEAST_BYTES = 4 * 2**20
 
 
@@ -342,8 +343,7 @@ class _Memory:
         if len(blocks) < 5:
             yield subject.not_applicable("memory", f"too short a play: {note}")
             return
-        least = min(np.diff(blocks)), min(np.diff(resident))
-        if least[0] > LEAST_BLOCKS or least[1] > LEAST_BYTES:
+        if _leaks(blocks, LEAST_BLOCKS) or _leaks(resident, LEAST_BYTES):
             played = episodes[-1] - episodes[0]
             grown = f"{blocks[-1] - blocks[0]} objects, {(resident[-1] - resident[0]) >> 10} KiB"
             yield subject.finding(
@@ -359,6 +359,12 @@ class _Memory:
             )
         else:
             yield Held("memory", note)
+
+
+def _leaks(samples: list[int], least: int) -> bool:
+    """Whether every part took more than the least, and the last ones no less than the first."""
+    taken = np.diff(samples)
+    return bool(min(taken) > least and sum(taken[2:]) > STEADY * sum(taken[:2]))
 
 
 def _resident() -> int:
