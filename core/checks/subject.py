@@ -194,10 +194,15 @@ def reference_of(value: Any) -> str | None:
     if module is None or name is None or "<" in name or module.__name__ == "__main__":
         return None
     file = getattr(module, "__file__", None)
-    loaded_from_file = module.__name__.startswith(registry.FILE_MODULE)
-    if file is not None and file.endswith(".py") and loaded_from_file:
+    if file is not None and file.endswith(".py") and not _importable(module.__name__):
         return f"{file}:{name}"
     return f"{module.__name__}:{name}"
+
+
+def _importable(module: str) -> bool:
+    """Whether a new process finds the module by its name; not so for files of targets and tests."""
+    top = module.partition(".")[0]
+    return any(finder.find_spec(top, None) is not None for finder in sys.meta_path)
 
 
 def _builds_rows(value: Any) -> bool:

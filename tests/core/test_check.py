@@ -15,8 +15,9 @@ import palestra
 from palestra.check import check
 from palestra.checks import fuzz
 from palestra.checks.finding import ERROR, RULES, WARNING, Finding, Held, Started
+from palestra.checks.subject import reference_of
 from palestra.global_random import preserved
-from palestra.registry import UnknownName, catalogue
+from palestra.registry import UnknownName, catalogue, resolve
 
 from .broken import APART, PLANTED, SOUND, Planted
 
@@ -148,6 +149,22 @@ def test_classes_functions_and_batch_environments_are_targets(short_fuzz):
     report = check(SoundRows(3, horizon=15), isolate=False)
     assert report.ours
     assert report.holds(strict=True)
+
+
+def test_a_class_of_a_file_that_no_path_leads_to_is_named_by_the_file(tmp_path, short_fuzz):
+    file = tmp_path / "lonely.py"
+    file.write_text(FILE.read_text(encoding="utf-8"), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("lonely_tests.lonely", file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+        assert reference_of(module.Sound) == f"{file}:Sound"
+        assert "fresh-process" in check(module.Sound).held
+    finally:
+        del sys.modules[spec.name]
+    assert reference_of(resolve("nmr-relax").make(1).__class__) == "palestra.envs.nmr.env:NMRRelax"
+    assert reference_of(lambda: None) is None
 
 
 def test_settings_reach_the_environment(short_fuzz):
