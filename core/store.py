@@ -29,6 +29,7 @@ import random
 import re
 import secrets
 import socket
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -74,6 +75,8 @@ __all__ = [
     "write_atomic",
 ]
 
+HEARTBEAT = 15.0  # seconds between two signs of life of a lock
+LEASE = 120.0  # seconds after the last one until a lock of another host is void
 SCHEMA = "palestra.run/1"  # another name may be chosen, the version is the store's
 OUTSIDE_COMPARISON = ("notes", "machine")
 
@@ -152,7 +155,7 @@ class RunFolder:
         self.writable = writable
         self.created = False  # by this object, rather than found
         self._document = document
-        self._held: set[str] = set()
+        self._held: dict[str, Path] = {}  # lock -> its file
         self._withdrawn = False
 
     # -- opening
@@ -201,14 +204,14 @@ class RunFolder:
         return run
 
     @classmethod
-    def open(cls, path: str | Path) -> RunFolder:
-        """Open a run to read. Raises FileNotFoundError if there is none, CorruptFile if run.json is
-        damaged or of a newer schema than this version reads.
+    def open(cls, path: str | Path, *, writable: bool = False) -> RunFolder:
+        """Open a run, to read unless `writable`. Raises FileNotFoundError if there is none,
+        CorruptFile if run.json is damaged or of a newer schema than this version reads.
         """
         path = Path(path)
         if not (path / "run.json").is_file():
             raise FileNotFoundError(errno.ENOENT, "not a run folder: it has no run.json", str(path))
-        return cls(path, _read_run(path / "run.json"), writable=False)
+        return cls(path, _read_run(path / "run.json"), writable=writable)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -259,15 +262,17 @@ class RunFolder:
     def lock(self, name: str = "writer", *, wait: float = 0.5) -> Iterator[None]:
         """Be the only one who writes under this name.
 
-        The lock of a process that no longer runs is void at once. Raises RunLocked if another
-        process holds it throughout `wait` seconds. On entry, temporaries that dead processes left
-        are deleted.
+        The lock of a process that no longer runs is void: at once if it ran on this host, and on
+        another host `LEASE` seconds after its last heartbeat. Raises RunLocked if another process
+        holds it throughout `wait` seconds. On entry, temporaries that dead processes left are
+        deleted. Whoever sleeps through its own lease finds its lock gone and writes no more.
 
         How: every candidate announces itself by a file of its own and then looks for others. Of two
         candidates, the one who looks second sees the first, so at most one goes on; whoever sees
         another takes its announcement back and tries again after a random pause. Nothing is ever
-        decided about a file that somebody else may be replacing. A process on another host counts
-        as alive; a lease would add a heartbeat to the file and let `Process.dead` judge by it.
+        decided about a file that somebody else may be replacing. A heartbeat sets the time of the
+        file; it is compared with that of a file just written, both by the clock of the disk, so
+        the clocks of the hosts do not matter.
         """
         if not self.writable:
             raise PermissionError(errno.EACCES, "opened for reading only", str(self.path))
@@ -275,6 +280,7 @@ class RunFolder:
             raise ValueError(f"lock name {name!r}: lower-case letters, digits, '-' and '_' only")
         mine = self.path / f"{_LOCK}{name}~{Process.current().token}~{secrets.token_hex(4)}"
         note = to_json({"pid": os.getpid(), "host": socket.gethostname()})  # for people to read
+        beating = threading.Event()
         until = time.monotonic() + wait
         pauses = random.Random(mine.name)  # own generator: global random state is the user's
         try:
@@ -287,34 +293,35 @@ class RunFolder:
                         break
                     _disk.disk.remove(mine)
                 if time.monotonic() >= until:
-                    raise _locked(self.path, name, *other)
+                    raise _locked(self.path, name, other)
                 time.sleep(pauses.uniform(0.005, 0.05))
-            self._held.add(name)
+            self._held[name] = mine
             with explained(self.path):
-                self._sweep()
-                _disk.disk.fsync_folder(
-                    self.path
-                )  # a writer killed before us may not have come to it
+                self._sweep(mine)
+                # a writer killed before us may not have come to it
+                _disk.disk.fsync_folder(self.path)
+            threading.Thread(target=_beat, args=(mine, beating), daemon=True).start()
             yield
         finally:
-            self._held.discard(name)
+            beating.set()
+            self._held.pop(name, None)
             with contextlib.suppress(OSError):  # the folder may be gone
                 _disk.disk.remove(mine)
             if self._withdrawn:
                 with contextlib.suppress(OSError):  # somebody else has put something there
                     _disk.disk.remove_folder(self.path)
 
-    def _other_holder(self, name: str, mine: Path) -> tuple[Path, Process] | None:
+    def _other_holder(self, name: str, mine: Path) -> Process | None:
         start = f"{_LOCK}{name}~"
         for file in sorted(self.path.iterdir()):
             if file.name.startswith(start) and file != mine:
                 process = Process.parse(file.name.removeprefix(start))
-                if process is not None and not process.dead():
-                    return file, process
+                if process is not None and not _void(process, file, mine):
+                    return process
         return None
 
-    def _sweep(self) -> None:
-        """Delete what dead processes left behind: temporaries and locks."""
+    def _sweep(self, mine: Path) -> None:
+        """Delete what dead processes left behind: temporaries and locks. `mine` is fresh."""
         inside = [p for p in _visible(self.path) if p.is_dir() and not p.is_symlink()]
         for folder in (self.path, *inside):
             for file in sorted(folder.iterdir()):
@@ -324,13 +331,23 @@ class RunFolder:
                 elif file.name.startswith(_LOCK):
                     token = file.name.partition("~")[2]
                 owner = Process.parse(token) if token else None
-                if owner is not None and owner.dead():
+                if owner is not None and _void(owner, file, mine):
                     with contextlib.suppress(FileNotFoundError):  # another shard sweeps too
                         remove_tree(file)
 
     def _must_hold_lock(self) -> None:
         if not self._held:
             raise RuntimeError(f"{self.path}: writing needs the lock: use 'with folder.lock():'")
+        for name, file in self._held.items():
+            if self.path.is_dir() and not file.exists():
+                raise RunLocked(
+                    self.path,
+                    os.getpid(),
+                    socket.gethostname(),
+                    f"{self.path}: this process was not heard of for {LEASE:g} s, and its lock "
+                    f"{name!r} was given to another. What was finished before is intact; run the "
+                    "same command again to go on",
+                )
 
     def withdraw(self) -> None:
         """Take a run back that this object created: everything in it, and the folder if empty.
@@ -381,15 +398,16 @@ class RunFolder:
         found = (_BLOCK.fullmatch(file.name) for file in folder.iterdir())
         return sorted(int(match[1]) for match in found if match)
 
-    def write_block(self, kind: str, index: int, table: pa.Table) -> None:
-        """Write a block; it appears complete or not at all.
+    def write_block(self, kind: str, index: int, table: pa.Table | bytes) -> None:
+        """Write a block, a table or what `encode_block` made of it; it appears complete or not
+        at all.
 
         Writing a finished block again is allowed if it gives the same bytes, and changes nothing.
         Other bytes mean that the same episodes came out differently: ValueError.
         """
         self._must_hold_lock()
         path = self.block_path(kind, index)
-        data = encode_block(table)
+        data = table if isinstance(table, bytes) else encode_block(table)
         if path.exists():
             if path.read_bytes() != data:
                 message = "is finished and holds other rows: the episodes did not repeat"
@@ -591,6 +609,27 @@ class RunFolder:
 _CHECKPOINT = "palestra.checkpoint/1"
 
 
+def _beat(lock: Path, until: threading.Event) -> None:
+    """Renew the lease of a lock now and then; ends when the lock is given back, or gone."""
+    while not until.wait(HEARTBEAT):
+        try:
+            os.utime(lock)
+        except FileNotFoundError:
+            return
+        except OSError:  # a network file system that is away for a moment
+            continue
+
+
+def _void(owner: Process, file: Path, fresh: Path) -> bool:
+    """Whether what a process left in `file` counts no more; `fresh` was written just now."""
+    if owner.host == Process.current().host:
+        return owner.dead()
+    try:
+        return fresh.stat().st_mtime - file.stat().st_mtime > LEASE
+    except FileNotFoundError:  # given back in between
+        return True
+
+
 def _visible(path: Path) -> list[Path]:
     return sorted(p for p in path.iterdir() if not p.name.startswith("."))
 
@@ -670,14 +709,14 @@ def _incomplete(checkpoint: Path) -> str | None:
     return None
 
 
-def _locked(path: Path, name: str, file: Path, holder: Process) -> RunLocked:
+def _locked(path: Path, name: str, holder: Process) -> RunLocked:
     here = Process.current()
     who = f"process {holder.pid} on host {holder.host}"
     if holder == here:
         who += " (this process)"
     message = f"{path} is being written by {who} (lock {name!r})."
     if holder.host != here.host:
-        message += f" If that process no longer runs, delete {file.name} in the run folder."
+        message += f" If that process no longer runs, its lock is void in {LEASE:g} s at most."
     return RunLocked(path, holder.pid, holder.host, message)
 
 

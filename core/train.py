@@ -18,11 +18,12 @@ from .checkpoint import learner_files, restore_chance, restore_learner
 from .config import NONE, ConfigError, checked, dump_toml, resolved, shown
 from .disk import to_json
 from .global_random import preserved
+from .play import one_thread
 from .policy import takes_masks
 from .policy_files import DESCRIPTION, STATISTICS, WEIGHTS
 from .progress import progress_bar
 from .registry import did_you_mean, load_object, resolve, squash
-from .rollout import evaluate, one_thread
+from .rollout import evaluate
 from .safe_files import MalformedFile, strict_json
 from .sb3_networks import ACTIVATIONS, ALGORITHMS, SETTINGS
 from .store import RunFolder, named_files

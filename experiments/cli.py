@@ -2,7 +2,7 @@
 progress and messages to stderr.
 
 Exit codes: 0 holds, 1 refuted or check failed, 2 usage, 3 malformed or corrupt files,
-4 inconclusive, 130 and 143 interrupted.
+4 inconclusive, 130 (Ctrl-C) and 143 (SIGTERM, SIGUSR1) interrupted.
 """
 
 from __future__ import annotations
@@ -39,6 +39,24 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdou
 Out = Annotated[Path | None, typer.Option("--out", help="The run folder.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed; the same seed, the same numbers.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+Where = Annotated[
+    str, typer.Option("--executor", help="in-process, processes, ray, or auto: the quicker.")
+]
+Workers = Annotated[
+    int | None, typer.Option("--workers", help="Worker processes or Ray tasks at a time.")
+]
+Address = Annotated[
+    str | None, typer.Option("--address", help="Of a Ray cluster; auto: the one of this machine.")
+]
+TimeLimit = Annotated[
+    float | None, typer.Option("--time-limit", help="Seconds a block may take in a worker.")
+]
+Shard = Annotated[
+    str | None, typer.Option("--shard", metavar="I/N", help="Play the blocks i, i + n, ... only.")
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Refuse to go on with a run of another machine.")
+]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: of the command line; None takes those of the process.
     """
-    _die_politely_on_sigterm()
+    _die_politely()
     given = list(sys.argv[1:] if arguments is None else arguments)
     usual, warnings.formatwarning = warnings.formatwarning, _warning_line
     try:
@@ -103,27 +121,35 @@ def _explain(problem: Exception) -> int:
         return USAGE
     if isinstance(problem, ValueError | TypeError | ImportError | OSError) or "RunLocked" in kinds:
         _say(str(problem))
+        for note in getattr(problem, "__notes__", ()):
+            _say(note)
         return USAGE
     _say(f"{type(problem).__name__}: {problem}")
-    if "NotFinite" not in kinds:
+    for note in getattr(problem, "__notes__", ()):
+        _say(note)
+    if not kinds & {"NotFinite", "WorkerDied", "TimeLimitExceeded"}:
         _say("set PALESTRA_TRACEBACK=1 to see where")
     return REFUTED
 
 
 class _Terminated(BaseException):
-    """SIGTERM arrived: leave at the next bytecode, as for Ctrl-C."""
+    """SIGTERM or SIGUSR1 arrived: leave at the next bytecode, as for Ctrl-C."""
 
 
-def _die_politely_on_sigterm() -> None:
+def _die_politely() -> None:
+    """Leave a run that can go on when the system, or a cluster's scheduler, asks to end."""
+
     def stop(number: int, frame: FrameType | None) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process at once
+        signal.signal(number, signal.SIG_DFL)  # a second one ends the process at once
         raise _Terminated
 
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        try:
-            signal.signal(signal.SIGTERM, stop)
-        except ValueError:
-            return  # not in the main thread: whoever runs us decides
+    for name in ("SIGTERM", "SIGUSR1"):
+        number = getattr(signal, name, None)  # Windows has no SIGUSR1
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            try:
+                signal.signal(number, stop)
+            except ValueError:
+                return  # not in the main thread: whoever runs us decides
 
 
 def _say(message: str) -> None:
@@ -343,6 +369,12 @@ def evaluate(
     stochastic: Annotated[bool, typer.Option(help="Sample actions.")] = False,
     settings: Set = None,
     out: Out = None,
+    executor: Where = "in-process",
+    workers: Workers = None,
+    address: Address = None,
+    time_limit: TimeLimit = None,
+    shard: Shard = None,
+    strict: Strict = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> int:
@@ -359,8 +391,52 @@ def evaluate(
         settings=_settings(settings),
         run=out,
         progress=not quiet,
+        executor=_executor(executor, workers, address, time_limit),
+        shard=_shard(shard),
+        strict=strict,
     )
     _show_evaluations({policy: result}, environment, as_json, None)
+    return HOLDS
+
+
+def _executor(name: str, workers: int | None, address: str | None, limit: float | None) -> Any:
+    """The executor that the options describe."""
+    from palestra.executors import EXECUTORS
+
+    given = {"workers": workers, "address": address, "time_limit": limit}
+    chosen = EXECUTORS.get(name)
+    if chosen is None:
+        raise ValueError(f"--executor: got {name!r}, allowed {', '.join(EXECUTORS)}")
+    options = {key: value for key, value in given.items() if value is not None}
+    for key in options.keys() - getattr(chosen, "__dataclass_fields__", {}).keys():
+        raise ValueError(f"--{key.replace('_', '-')}: the executor {name!r} has no such option")
+    return chosen(**options)
+
+
+def _shard(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    index, slash, of = text.partition("/")
+    if not (slash and index.isdecimal() and of.isdecimal()):
+        raise ValueError(f"--shard: got {text!r}, allowed I/N, such as 0/8")
+    return int(index), int(of)
+
+
+@app.command()
+def merge(
+    folder: Annotated[Path, typer.Argument(help="The run folder that shards have filled.")],
+    as_json: AsJson = False,
+) -> int:
+    """Check that the shards of an evaluation are complete, and seal the run."""
+    from palestra.rollout import IncompleteRun
+    from palestra.rollout import merge as merge_run
+
+    try:
+        result = merge_run(folder)
+    except IncompleteRun as gap:
+        _say(str(gap))
+        return REFUTED
+    _show_evaluations({result.policy: result}, result.environment, as_json, None)
     return HOLDS
 
 
@@ -374,13 +450,18 @@ def compare(
     metric: Annotated[str, typer.Option(help="The column that is compared.")] = "return",
     settings: Set = None,
     out: Out = None,
+    executor: Where = "in-process",
+    workers: Workers = None,
+    address: Address = None,
+    time_limit: TimeLimit = None,
+    strict: Strict = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> int:
     """Evaluate policies on the same episodes; paired differences to the first."""
+    from palestra.play import table_columns
     from palestra.registry import did_you_mean, resolve
     from palestra.rollout import compare as compare_policies
-    from palestra.rollout import table_columns
 
     env = resolve(environment).make(1, **_settings(settings))
     columns = [name for name in table_columns(env) if name != "episode"]
@@ -398,6 +479,8 @@ def compare(
         settings=_settings(settings),
         run=out,
         progress=not quiet,
+        executor=_executor(executor, workers, address, time_limit),
+        strict=strict,
     )
     _show_evaluations(dict(result.evaluations), environment, as_json, (result, metric))
     return HOLDS

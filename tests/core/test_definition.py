@@ -9,7 +9,8 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 from palestra.batch import BatchEnv, Episodes, Step
-from palestra.rollout import NotFinite, evaluate
+from palestra.play import NotFinite
+from palestra.rollout import evaluate
 from palestra.views.gym import GymView
 from palestra.views.sb3 import SB3View
 from palestra.views.vector import VectorView

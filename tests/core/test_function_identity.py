@@ -10,7 +10,8 @@ import pytest
 
 from palestra.function_identity import function_bytes
 from palestra.policy import AgentPolicies, FunctionPolicy, LinearPolicy, RowFunctionPolicy
-from palestra.rollout import evaluate, fingerprint
+from palestra.policy_identity import fingerprint
+from palestra.rollout import evaluate
 from palestra.store import RunMismatch
 
 from .toys import Drift

@@ -21,12 +21,13 @@ from stable_baselines3 import DQN, PPO, SAC
 from threadpoolctl import threadpool_info
 
 from palestra import disk as disk_module
-from palestra import rollout, store
+from palestra import play, store
 from palestra.batch import Episodes
 from palestra.blocks import encode_block
+from palestra.play import NotFinite
 from palestra.policy import LinearPolicy
 from palestra.policy_files import save_policy
-from palestra.rollout import NotFinite, compare, evaluate
+from palestra.rollout import compare, evaluate
 from palestra.store import RunFolder, RunMismatch
 from palestra.streams import Streams, uniform
 from palestra.views import make
@@ -338,7 +339,7 @@ def test_an_episode_that_never_ends_is_cut_and_flagged(monkeypatch):
         ({"length": 3}, 25, 3, False),
         (endless, None, 40, True),
     ):
-        monkeypatch.setattr(rollout, "UNBOUNDED_STEPS", 40)
+        monkeypatch.setattr(play, "UNBOUNDED_STEPS", 40)
         done = evaluate(zero, Counter, episodes=10, width=4, max_steps=limit, settings=settings)
         assert set(done.column("length")) == {length}
         assert set(done.column("return")) == {length}
@@ -552,7 +553,7 @@ def test_a_network_that_samples_is_not_seeded_by_the_clock(monkeypatch, acting):
     policy = acting("PPO, sampled")[0]
     tables = set()
     for seconds in (1e-9, 1e9):
-        monkeypatch.setattr(rollout, "BLOCK_SECONDS", seconds)
+        monkeypatch.setattr(play, "BLOCK_SECONDS", seconds)
         done = evaluate(policy, Drift, episodes=100, width=8, seed=1, deterministic=False)
         tables.add(bytes_of(done))
     assert len(tables) == 1
@@ -564,10 +565,10 @@ def test_a_network_that_samples_is_not_seeded_by_the_clock(monkeypatch, acting):
 def test_a_block_is_1024_episodes_and_16_a_row_unless_they_are_slow(
     tmp_path, width, block, monkeypatch
 ):
-    monkeypatch.setattr(rollout, "BLOCK_SECONDS", 1e9)
+    monkeypatch.setattr(play, "BLOCK_SECONDS", 1e9)
     evaluate(zero, Counter, episodes=3, width=width, run=tmp_path / "quick")
     assert RunFolder.open(tmp_path / "quick").config["block"] == block
-    monkeypatch.setattr(rollout, "BLOCK_SECONDS", 1e-9)
+    monkeypatch.setattr(play, "BLOCK_SECONDS", 1e-9)
     evaluate(zero, Counter, episodes=3, width=width, run=tmp_path / "slow")
     assert RunFolder.open(tmp_path / "slow").config["block"] == width
 

@@ -388,17 +388,42 @@ def test_the_lock_of_a_process_that_is_gone_is_void(tmp_path, changed):
         assert not file.exists()
 
 
-def test_the_lock_of_another_host_holds_and_the_message_says_what_to_do(tmp_path):
+def test_the_lock_of_another_host_holds_while_it_is_heard_of(tmp_path):
     folder = new_run(tmp_path)
     file = lock_of(folder, host="node-17", pid=4)
+    heard = time.time()
+    os.utime(file, (heard, heard - store.LEASE + 20))
     with (
-        pytest.raises(RunLocked, match=r"process 4 on host node-17.*delete \.lock-writer"),
+        pytest.raises(RunLocked, match=r"process 4 on host node-17.*void in 120 s at most"),
         folder.lock(wait=0.0),
     ):
         pytest.fail("two writers")
-    file.unlink()
+    os.utime(file, (heard, heard - store.LEASE - 20))
     with folder.lock(wait=0.0):
-        pass
+        assert not file.exists()
+
+
+def test_who_holds_a_lock_is_heard_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "HEARTBEAT", 0.01)
+    folder = new_run(tmp_path)
+    with folder.lock():
+        (file,) = folder.path.glob(".lock-writer~*")
+        os.utime(file, (1.0, 1.0))
+        until = time.monotonic() + 10
+        while file.stat().st_mtime < 2:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+
+def test_who_slept_through_the_lease_writes_no_more(tmp_path):
+    folder = new_run(tmp_path)
+    with folder.lock():
+        folder.write_block("episodes", 0, table(0))
+        (file,) = folder.path.glob(".lock-writer~*")
+        file.unlink()  # another host took over
+        with pytest.raises(RunLocked, match="not heard of for 120 s"):
+            folder.write_block("episodes", 1, table(1))
+    assert folder.blocks("episodes") == [0]
 
 
 def test_of_many_that_want_the_lock_at_once_never_two_have_it(tmp_path):
