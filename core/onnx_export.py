@@ -24,6 +24,7 @@ from .fast_policy import random_masks, sample_observations
 from .onnx_graph import Graph, row_products
 from .onnx_networks import NotExportable, clipped, is_network, shaped, write_network
 from .onnx_policy import METADATA, OnnxPolicy, input_names, sealed
+from .play import one_thread
 from .policy import (
     AgentPolicies,
     FunctionPolicy,
@@ -37,9 +38,9 @@ from .policy import (
     takes_masks,
 )
 from .policy import begin as begin_policy
+from .policy_identity import fingerprint
 from .policy_loading import load_policy
 from .registry import did_you_mean, resolve
-from .rollout import fingerprint, one_thread
 from .space_json import space_to_json
 from .spaces import Array, Tree, map_tree
 

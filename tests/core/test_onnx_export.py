@@ -25,8 +25,8 @@ from palestra.policy import (
     StateSpacePolicy,
 )
 from palestra.policy_files import save_policy
+from palestra.policy_identity import fingerprint
 from palestra.policy_loading import load_policy
-from palestra.rollout import fingerprint
 from palestra.space_json import space_from_json
 from palestra.spaces import leaves
 

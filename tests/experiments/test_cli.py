@@ -32,8 +32,8 @@ TINY = [
     "--set", "hyperparameters.policy_kwargs.net_arch=[8]",
 ]  # fmt: skip
 COMMANDS = (
-    "anchors", "check", "compare", "evaluate", "export", "info", "list", "new-env", "report", "run",
-    "train", "version", "warmup",
+    "anchors", "check", "compare", "evaluate", "export", "info", "list", "merge", "new-env",
+    "report", "run", "train", "version", "warmup",
 )  # fmt: skip
 
 
