@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from . import actions, arrays, copies, fresh, fuzz, repeat, rows
 from .finding import Event, Finding, Held, Started
@@ -160,8 +160,3 @@ def _guarded(subject: Subject, name: str, events: Iterator[Event]) -> Iterator[E
         )
     except Exception as problem:
         yield subject.finding(name, f"raises {type(problem).__name__}: {problem}")
-
-
-def names(events: Sequence[Event]) -> set[str]:
-    """The checks that events are about."""
-    return {event.check for event in events if isinstance(event, Finding | Held)}

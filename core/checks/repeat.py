@@ -15,7 +15,7 @@ from .subject import Subject
 CALLS = 200
 NEW_COPY = "in a new copy"
 ARBITRARY = 20_261  # a state that no environment happens to set
-SECONDS = 0.25  # of one course; all later ones are as long as the first
+SECONDS = 0.15  # of one course; all later ones are as long as the first
 
 
 def play_reference(subject: Subject, calls: list[Call]) -> None:
