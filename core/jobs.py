@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from .batch import BatchEnv
+from .code_identity import code_files
 from .executors import Errand, Work
 from .play import Advance, Player, Span, one_thread
 from .policy_identity import fingerprint
-from .policy_loading import load_policy, policy_names
-from .registry import Target, resolve, squash
+from .policy_loading import load_policy, policy_code, registered_name
+from .registry import Target, resolve
 
 
 class WorkerDiffers(RuntimeError):
@@ -30,6 +31,7 @@ class Job:
         policy: a reference.
         fingerprint: of the policy that the first process loaded; a worker's must be the same.
         path: that the first process took, likewise.
+        code: SHA-256 of the files of code that are named, likewise; see `named_code`.
     """
 
     environment: str
@@ -42,6 +44,14 @@ class Job:
     fast: bool
     fingerprint: str | None = None
     path: str = ""
+    code: Mapping[str, str] = field(default_factory=dict)
+
+
+def named_code(environment: str, policy: Any, settings: Mapping[str, Any]) -> dict[str, str]:
+    """SHA-256 of the files of code that environment, policy and wrappers of a run name."""
+    wrappers = {"wrappers": settings.get("wrappers", ())}
+    policy = policy_code(policy)
+    return code_files({"environment": environment, "policy": policy, "settings": wrappers})
 
 
 @dataclass(frozen=True)
@@ -148,7 +158,7 @@ def _absolute(reference: str) -> str:
 
 
 def _absolute_policy(reference: str) -> str:
-    if squash(reference) in {squash(name) for name in policy_names()}:
+    if registered_name(reference) is not None:
         return reference
     path = Path(reference)
     return str(path.resolve()) if path.exists() else _absolute(reference)
@@ -180,12 +190,18 @@ def set_stage(job: Job) -> Stage:
     """The stage of a job in this process; kept until another job comes.
 
     Raises:
-        WorkerDiffers: policy or path are not those of the process that sent the job.
+        WorkerDiffers: code, policy or path are not those of the process that sent the job.
     """
     if _on_stage and _on_stage[0][0] == job:
         return _on_stage[0][1]
     if _on_stage:
         _on_stage.pop()[1].player.env.close()
+    here, there = named_code(job.environment, job.policy, job.settings), job.code
+    if changed := [key for key in there if here.get(key) != there[key]]:
+        raise WorkerDiffers(
+            f"{', '.join(changed)}: the code is not what it was when the run began; was a file "
+            "edited meanwhile? The results would not be the same"
+        )
     where = resolve(job.environment)
     env = where.make(job.width, **job.settings)
     with one_thread():

@@ -1,6 +1,6 @@
 """Make a policy of what a person has: a name, a file, a run folder, a function, an object.
 
-    load_policy("random", env)
+    load_policy("random", env)                      a registered name; ./random is a path
     load_policy("runs/nmr-relax", env)              a run folder: its best checkpoint, else its last
     load_policy("model.zip", env)                   Stable-Baselines3, read safely
     load_policy("K.csv", env)                       u = -K x
@@ -39,7 +39,7 @@ from .policy import (
     StateSpacePolicy,
 )
 from .policy_files import DESCRIPTION, read_policy
-from .registry import UnknownName, did_you_mean, load_object, squash
+from .registry import LEADS_ELSEWHERE, UnknownName, did_you_mean, load_object, squash
 from .safe_files import MalformedFile, UnsafeFile, read_limited, read_matrix, read_zip
 from .sb3_zip import read_sb3_zip
 from .spaces import Array
@@ -48,6 +48,10 @@ from .store import RunFolder
 PLUGIN_GROUP = "palestra.policies"
 UNPICKLED = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".npz")
 FILES = (".zip", ".onnx", ".csv", ".npy", ".mat")
+_ALLOWED = (
+    f"a registered name, a run folder, a file ({', '.join(FILES)}), module:object, or "
+    "path/file.py:object"
+)
 
 
 def load_policy(reference: Any, env: Any) -> Policy:
@@ -100,14 +104,57 @@ def policy_names() -> dict[str, str]:
     return names
 
 
+def registered_name(text: str) -> str | None:
+    """The registered policy that a text names, whatever lies in the working directory.
+
+    Case and punctuation do not matter, but a text with a separator, colon or dot is a path or a
+    reference: `./deft` never names the registered `deft`.
+    """
+    names = policy_names()
+    if text in names:
+        return text
+    if LEADS_ELSEWHERE.search(text):
+        return None
+    return {squash(name): name for name in names}.get(squash(text))
+
+
+def policy_reference(policy: Any) -> Any:
+    """What tells a policy that was given as text from others of the same short name.
+
+    A registered name in its own spelling; of `path/file.py:name` the file's name without its
+    folder, because a run may be moved together with its code; by agent, where policies are. None
+    for an object.
+    """
+    if isinstance(policy, Mapping):
+        return {str(agent): policy_reference(part) for agent, part in policy.items()}
+    if not isinstance(policy, str | Path):
+        return None
+    text = str(policy)
+    place, _, name = text.rpartition(":")
+    if place.endswith(".py") and name:
+        return f"{Path(place).name}:{name}"
+    return registered_name(text) or text
+
+
+def policy_code(policy: Any) -> Any:
+    """The reference to the code of a policy, as `palestra.code_identity.code_files` takes it."""
+    if isinstance(policy, Mapping):
+        return {str(agent): policy_code(part) for agent, part in policy.items()}
+    if not isinstance(policy, str | Path):
+        return None
+    name = registered_name(str(policy))
+    return str(policy) if name is None else policy_names()[name]
+
+
 # --- text -----------------------------------------------------------------------------------------
 
 
 def _from_text(text: str, env: Any) -> Any:
-    registered = {squash(name): value for name, value in policy_names().items()}
+    if not text.strip():
+        raise UnknownName(f"policy: got {text!r}, allowed {_ALLOWED}")
+    if (name := registered_name(text)) is not None:
+        return load_object(policy_names()[name])
     path = Path(text)
-    if squash(text) in registered and not path.exists():
-        return load_object(registered[squash(text)])
     if path.exists():
         return _from_path(path, env)
     if _is_object_reference(text):
@@ -117,9 +164,8 @@ def _from_text(text: str, env: Any) -> Any:
         near = did_you_mean(path.name, [sibling.name for sibling in siblings])
         raise FileNotFoundError(f"policy: there is no {text!r}{near}")
     raise UnknownName(
-        f"policy: nothing is called {text!r}{did_you_mean(text, policy_names())} A policy is one "
-        f"of {', '.join(sorted(policy_names()))}, a run folder, a file ({', '.join(FILES)}), "
-        "module:object, or path/file.py:object."
+        f"policy: nothing is called {text!r}{did_you_mean(text, policy_names())} A policy is "
+        f"{_ALLOWED}; registered are {', '.join(sorted(policy_names()))}"
     )
 
 

@@ -8,14 +8,18 @@ A *target* names an environment everywhere in the same way: a catalogued name (`
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
+import importlib.machinery
 import importlib.metadata
 import importlib.resources
 import importlib.util
 import inspect
 import json
+import os
 import re
 import sys
+import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from .batch import BatchEnv
 
 PLUGIN_GROUP = "palestra.envs"
+LEADS_ELSEWHERE = re.compile(r"[/\\:.]")  # in a path or reference, never in a name of ours
 FILE_MODULE = "palestra_target_"  # how the module of a target's file is called
 
 
@@ -269,6 +274,8 @@ def is_registered(target: str) -> bool:
 def _catalogued(target: str) -> Entry | None:
     by_name = {squash(name): entry for name, entry in catalogue().items()}
     full = re.fullmatch(r"palestra/(.+?)(?:-v(\d+))?", target)
+    if not full and LEADS_ELSEWHERE.search(target):
+        return None
     entry = by_name.get(squash(full[1] if full else target))
     if full and entry and full[2] is not None and int(full[2]) != entry.version:
         raise UnknownName(f"target: got {target!r}; the version that ships is {entry.id!r}")
@@ -399,11 +406,14 @@ def _load_file(path: Path) -> Any:
     path = path.resolve()
     if not path.is_file():
         raise ImportError(f"there is no file {path}")
-    # one name a path, so that a second load gives the same classes, and pickles find them
-    name = f"{FILE_MODULE}{squash(str(path))}"
+    # one name a path and content, so that a second load gives the same classes and pickles find
+    # them, but a file that was edited in between gives its new ones
+    source = path.read_bytes()
+    digest = hashlib.sha256(os.fsencode(path) + b"\0" + source).hexdigest()[:32]
+    name = f"{FILE_MODULE}{digest}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=_Source(name, path, source))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -414,6 +424,19 @@ def _load_file(path: Path) -> Any:
         del sys.modules[name]
         raise
     return module
+
+
+class _Source(importlib.machinery.SourceFileLoader):
+    """Loads a file from bytes already read: compiled code on disk may be that of an older edit."""
+
+    def __init__(self, name: str, path: Path, source: bytes) -> None:
+        super().__init__(name, str(path))
+        self.source = source
+
+    def get_code(self, fullname: str) -> types.CodeType:
+        """The code of the bytes."""
+        code: types.CodeType = self.source_to_code(self.source, self.path)
+        return code
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

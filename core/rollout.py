@@ -21,8 +21,9 @@ import numpy as np
 
 from .executors import Executor, Work
 from .executors import executor as choose_executor
-from .jobs import Job, block_work, opened
+from .jobs import Job, block_work, named_code, opened
 from .play import MOST_BLOCKS, Advance, Player, Span, one_thread
+from .policy_loading import policy_reference
 from .progress import progress_bar
 from .registry import resolve
 from .spaces import Array
@@ -191,6 +192,7 @@ def evaluate(
         deterministic=deterministic,
         max_steps=max_steps,
         fast=fast,
+        code=named_code(where.reference or where.name, policy, settings or {}),
     )
     with opened(job, where, policy) as stage, one_thread():
         player = stage.player
@@ -204,9 +206,10 @@ def evaluate(
             "kind": "evaluation",
             "environment": job.environment,
             "settings": job.settings,
-            "files": named_files(job.settings),
+            "files": {**named_files({"settings": job.settings}), **job.code},
             "policy": name or _name(policy),
             "policy_sha256": stage.fingerprint,
+            "policy_reference": None if stage.fingerprint else policy_reference(policy),
             "by_object": not isinstance(policy, str | Path),
             "seed": seed,
             "episodes": episodes,

@@ -89,14 +89,20 @@ _LOCK = ".lock-"
 def named_files(options: Mapping[str, Any]) -> dict[str, str]:
     """SHA-256 of every file that the values of some options name, by dotted option.
 
-    It belongs into the configuration of a run: an edited sample file makes another run.
+    It belongs into the configuration of a run: an edited sample file makes another run. Of
+    `file.py:name` it is the file; `palestra.code_identity` knows of modules too.
     """
     hashes: dict[str, str] = {}
     for key, value in options.items():
+        if isinstance(value, list | tuple):
+            value = {str(place): part for place, part in enumerate(value)}
         if isinstance(value, Mapping):
             hashes.update({f"{key}.{k}": h for k, h in named_files(value).items()})
-        elif isinstance(value, str | Path) and Path(value).suffix and Path(value).is_file():
-            hashes[key] = hashlib.sha256(Path(value).read_bytes()).hexdigest()
+        elif isinstance(value, str | Path):
+            place, _, name = str(value).rpartition(":")
+            file = Path(place if place.endswith(".py") and name else value)
+            if file.suffix and file.is_file():
+                hashes[key] = hashlib.sha256(file.read_bytes()).hexdigest()
     return hashes
 
 

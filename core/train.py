@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .checkpoint import learner_files, restore_chance, restore_learner
+from .code_identity import code_files
 from .config import NONE, ConfigError, checked, dump_toml, resolved, shown
 from .disk import to_json
 from .global_random import preserved
@@ -181,7 +182,12 @@ def train(config: TrainConfig, run: str | Path, *, progress: bool = False) -> Tr
     start = time.monotonic()
     cls = algorithm_class(config.algorithm)
     options = resolved(config)
-    files = named_files(options)
+    named = {
+        "environment": resolve(config.environment).reference,
+        "algorithm": config.algorithm,
+        "wrappers": config.wrappers,
+    }
+    files = named_files(options) | code_files(named)
     folder = RunFolder.create_or_resume(run, {"kind": "training", "files": files, **options})
     with folder.lock(), preserved(), one_thread():
         folder.write("config.toml", dump_toml(options).encode())

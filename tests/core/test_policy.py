@@ -301,6 +301,26 @@ def test_a_shared_policy_forgets_the_agents_of_the_rows_that_begin():
 # --- references -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("folder", ["random", "Random"])
+def test_nothing_on_disk_shadows_a_registered_name(tmp_path, monkeypatch, folder):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / folder).mkdir()
+    assert isinstance(load_policy(folder, env_with()), RandomPolicy)
+
+
+@pytest.mark.parametrize("path", ["./random", "random/", ".random", "ran:dom", "sub/random"])
+def test_a_path_is_no_registered_name(tmp_path, monkeypatch, path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((FileNotFoundError, ImportError, UnknownName)):
+        load_policy(path, env_with())
+
+
+@pytest.mark.parametrize("nothing", ["", " "])
+def test_an_empty_name_is_refused(nothing):
+    with pytest.raises(UnknownName, match=rf"policy: got '{nothing}', allowed a registered name"):
+        load_policy(nothing, env_with())
+
+
 def test_registered_names_and_near_misses():
     assert "random" in policy_names()
     assert isinstance(load_policy("random", env_with()), RandomPolicy)

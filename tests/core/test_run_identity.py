@@ -20,7 +20,7 @@ def test_an_edited_sample_file_is_another_run(tmp_path):
     first = evaluate("wait", "NMRRelax", **arguments)
     assert evaluate("wait", "NMRRelax", **arguments).table.equals(first.table)
     sample.write_text(SAMPLE.format(1.8))
-    with pytest.raises(RunMismatch, match=r"files\.sample"):
+    with pytest.raises(RunMismatch, match=r"files\.settings\.sample"):
         evaluate("wait", "NMRRelax", **arguments)
 
 
