@@ -45,11 +45,19 @@ START_UP_SECONDS = 10.0
 EFFICIENCY = 0.85
 
 
-class WorkerDied(RuntimeError):
+class ItemLost(RuntimeError):
+    """An item without a result, which stands in `item`; the others are not to blame."""
+
+    def __init__(self, message: str, item: Any = None) -> None:
+        super().__init__(message)
+        self.item = item
+
+
+class WorkerDied(ItemLost):
     """The workers that had an item died, every time; the message names the item."""
 
 
-class TimeLimitExceeded(RuntimeError):
+class TimeLimitExceeded(ItemLost):
     """An item took longer than the time limit; the message names the item."""
 
 
@@ -151,9 +159,16 @@ class Processes:
                 alone = not running and bool(suspects)
                 room = 1 if alone else 0 if suspects else workers - len(running)
                 source = suspects if alone else waiting
-                for item in [source.popleft() for _ in range(min(room, len(source)))]:
-                    future = pool.submit(_call, errand, self.time_limit, item)
-                    running[future] = item, time.monotonic()
+                for _ in range(min(room, len(source))):
+                    try:
+                        future = pool.submit(_call, errand, self.time_limit, source[0])
+                    except BrokenProcessPool:  # just now; what is under way will say so too
+                        break
+                    running[future] = source.popleft(), time.monotonic()
+                if not running:  # broken while nothing was under way
+                    _kill(pool)
+                    pool = _pool(workers)
+                    continue
                 if alone:  # nothing else until it is done
                     wait(running)
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -320,13 +335,15 @@ class _Attempts:
         if self.time_limit is not None and time.monotonic() - since >= self.time_limit:
             raise TimeLimitExceeded(
                 f"{name}: took longer than the time limit of {self.time_limit:g} s; its worker was "
-                "ended, and said on stderr where it was"
+                "ended, and said on stderr where it was",
+                item,
             )
         self.deaths[name] += 1
         if self.deaths[name] > RETRIES:
             raise WorkerDied(
                 f"{name}: its worker died in {self.deaths[name]} attempts. Killed for want of "
-                "memory? A crash in compiled code? What was finished before is kept"
+                "memory? A crash in compiled code? What was finished before is kept",
+                item,
             )
 
 

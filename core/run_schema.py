@@ -45,8 +45,26 @@ FIELDS: dict[str, dict[str, Any]] = {  # kind -> field of `config` -> type
         "deterministic": bool,
     },
     "experiment": {"experiment": str, "options": Table},
+    "sweep": {
+        "training": Table,
+        "space": Table,
+        "sampler": str,
+        "trials": int,
+        "seed": int,
+        "metric": str,
+        "direction": str,
+    },
 }
-COUNTS = ("steps", "rows", "evaluate_every", "evaluation_episodes", "episodes", "width", "block")
+COUNTS = (
+    "steps",
+    "rows",
+    "evaluate_every",
+    "evaluation_episodes",
+    "episodes",
+    "width",
+    "block",
+    "trials",
+)
 SEEDS = ("seed", "evaluation_seed")
 
 

@@ -206,6 +206,22 @@ def train(config: TrainConfig, run: str | Path, *, progress: bool = False) -> Tr
     return Training(Path(run), policy, curve, time.monotonic() - start)
 
 
+def check(config: TrainConfig) -> None:
+    """Build what a training begins with, environment and learner, and throw it away.
+
+    Raises:
+        ConfigError: the configuration does not fit the algorithm or the environment.
+        ImportError: the `train` extra is not installed.
+    """
+    cls = algorithm_class(config.algorithm)
+    with preserved(), one_thread():
+        env = _environment(cls, config)
+        try:
+            _learner(cls, config, env, Path())
+        finally:
+            env.close()
+
+
 def _train(
     cls: type[Any], config: TrainConfig, folder: RunFolder, curve: list[Point], progress: bool
 ) -> None:

@@ -322,12 +322,8 @@ def train(
     quiet: Quiet = False,
 ) -> int:
     """Train a learner; the same command goes on with an interrupted run."""
-    from palestra.config import ConfigError, apply_settings, build, load_config
-    from palestra.registry import kebab, resolve
-    from palestra.train import TrainConfig
     from palestra.train import train as train_run
 
-    options = load_config(config) if config is not None else {}
     given = {
         "environment": environment,
         "algorithm": algorithm,
@@ -335,14 +331,8 @@ def train(
         "seed": seed,
         "device": device,
     }
-    options |= {name: value for name, value in given.items() if value is not None}
-    options = apply_settings(options, settings or [])
-    if "environment" not in options:
-        raise ConfigError("environment: not given; name a target, or set it in --config")
-    chosen = build(TrainConfig, options)
-    name = kebab(resolve(chosen.environment).name)
-    learner = chosen.algorithm.rpartition(":")[2].lower()
-    folder = out or Path("runs") / f"{name}-{learner}-seed{chosen.seed}".replace("/", "-")
+    chosen, name, learner = _training(config, given, settings)
+    folder = out or Path("runs") / f"{name}-{learner}-seed{chosen.seed}"
     trained = train_run(chosen, folder, progress=not quiet)
     if as_json:
         _print_json({"folder": str(trained.folder), "curve": trained.curve})
@@ -357,6 +347,126 @@ def train(
         )
         print(f"run folder: {trained.folder}")
     return HOLDS
+
+
+def _training(
+    config: Path | None, given: dict[str, Any], settings: list[str] | None
+) -> tuple[Any, str, str]:
+    """A training from file, options and settings; names of its environment and its learner."""
+    from palestra.config import ConfigError, apply_settings, build, load_config
+    from palestra.registry import kebab, resolve
+    from palestra.train import TrainConfig
+
+    options = load_config(config) if config is not None else {}
+    options |= {name: value for name, value in given.items() if value is not None}
+    options = apply_settings(options, settings or [])
+    if "environment" not in options:
+        raise ConfigError("environment: not given; name a target, or set it in --config")
+    chosen = build(TrainConfig, options)
+    name = kebab(resolve(chosen.environment).name)
+    learner = chosen.algorithm.rpartition(":")[2].lower()
+    return chosen, name.replace("/", "-"), learner.replace("/", "-")
+
+
+@app.command()
+def sweep(
+    environment: Annotated[str | None, typer.Argument(help="A target; or use --config.")] = None,
+    space: Annotated[
+        Path | None, typer.Option(help="TOML or YAML file: the keys that vary, their values.")
+    ] = None,
+    config: Config = None,
+    sampler: Annotated[str, typer.Option(help="grid, random, or tpe (Optuna).")] = "random",
+    trials: Annotated[int | None, typer.Option(help="How many; 20. Not for a grid.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the sampler; trainings have their own.")] = 0,
+    metric: Annotated[str, typer.Option(help="What is scored.")] = "return",
+    direction: Annotated[str, typer.Option(help="max or min.")] = "max",
+    parallel: Annotated[
+        int | None, typer.Option(help="Of tpe: trials drawn before results are told; 4.")
+    ] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="Of tpe: URL of a database; else a file in the folder.")
+    ] = None,
+    confirm: Annotated[
+        int, typer.Option(help="Train the best one again with so many other seeds.")
+    ] = 0,
+    settings: Set = None,
+    out: Out = None,
+    executor: Where = "in-process",
+    workers: Workers = None,
+    address: Address = None,
+    time_limit: Annotated[
+        float | None, typer.Option("--time-limit", help="Seconds a trial may take in a worker.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="End with the first failure.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> int:
+    """Train many configurations and find the best; the same command goes on."""
+    from palestra.config import ConfigError, load_config
+    from palestra.sweep import sweep as sweep_run
+
+    if space is None:
+        raise ConfigError("--space: not given; name a file with the keys that vary")
+    chosen, name, learner = _training(config, {"environment": environment}, settings)
+    found = sweep_run(
+        chosen,
+        load_config(space),
+        out or Path("runs") / f"{name}-{learner}-{sampler}-seed{seed}",
+        sampler=sampler,
+        trials=trials,
+        seed=seed,
+        metric=metric,
+        direction=direction,
+        parallel=parallel,
+        storage=storage,
+        confirm=confirm,
+        executor=_executor(executor, workers, address, time_limit),
+        strict=strict,
+        progress=not quiet,
+    )
+    if as_json:
+        _print_json(asdict(found))
+    else:
+        _show_sweep(found, f"{name}: {metric} on held-out episodes")
+    return REFUTED if found.best is None else HOLDS
+
+
+def _show_sweep(found: Any, title: str) -> None:
+    columns = ("trial", *found.trials[0].parameters, "score", "95 % interval", "status")
+    rows = []
+    for trial in found.trials:
+        mark = " (best)" if trial is found.best else ""
+        status = f"{trial.status}: {trial.message}" if trial.message else trial.status
+        rows.append((trial.number, *map(_short, trial.parameters.values()), *_scored(trial)))
+        rows[-1] += (status + mark,)
+    _print_table(title, columns, rows)
+    confirmation = found.confirmation
+    if confirmation is not None:
+        number = confirmation.trial
+        rows = [
+            (f"trial {number}: best of {len(found.trials)}, same episodes", *_scored(found.best)),
+            *[
+                (f"again, seed {seed}, other episodes", *_scored(run))
+                for seed, run in zip(confirmation.seeds, confirmation.runs, strict=True)
+            ],
+        ]
+        if confirmation.mean is not None:
+            mean = confirmation.mean
+            count = f"mean of {mean.n} runs again"
+            rows.append((count, f"{mean.estimate:.4g}", _span(mean)))
+        _print_table("The best one, trained again", ("what", "score", "95 % interval"), rows)
+    if found.best is not None:
+        print(f"best configuration: {found.folder / 'best.toml'}")
+    print(f"run folder: {found.folder}")
+
+
+def _scored(trial: Any) -> tuple[str, str]:
+    score = "" if trial.score is None else f"{trial.score:.4g}"
+    return score, "" if trial.low is None else f"{trial.low:.4g} to {trial.high:.4g}"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 @app.command()

@@ -122,3 +122,16 @@ class RaisesStubbornly:
 
     def predict(self, observation, state=None, episode_start=None, deterministic=True):
         raise Stubborn("no", "way")
+
+
+class DiesInTraining(Walk):
+    """If deadly, kills whoever trains in it, where it has 8 rows."""
+
+    def __init__(self, rows: int, *, deadly: bool = False, horizon: int | None = 5) -> None:
+        super().__init__(rows, horizon=horizon)
+        self.deadly = deadly
+
+    def advance(self, actions: Tree, live: Mask, streams: Streams, step: Step) -> None:
+        if self.deadly and self.rows == 8:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().advance(actions, live, streams, step)

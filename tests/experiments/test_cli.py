@@ -33,7 +33,7 @@ TINY = [
 ]  # fmt: skip
 COMMANDS = (
     "anchors", "check", "compare", "evaluate", "export", "info", "list", "merge", "new-env",
-    "report", "run", "train", "version", "warmup",
+    "report", "run", "sweep", "train", "version", "warmup",
 )  # fmt: skip
 
 
