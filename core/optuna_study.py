@@ -129,7 +129,7 @@ def _sqlite(file: Path) -> str:
 def _distributions(optuna: Any, space: Space) -> dict[str, Any]:
     kinds = optuna.distributions
     found: dict[str, Any] = {}
-    for key, values in space.items():
+    for key, values in sorted(space.items()):  # a draw does not depend on the order in a file
         if isinstance(values, Choices):
             found[key] = kinds.CategoricalDistribution([_text(v) for v in values.values])
         elif values.whole:

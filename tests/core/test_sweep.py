@@ -553,6 +553,16 @@ def test_failures_stand_in_the_study_too(tmp_path):
     check_study(tmp_path / "run", found)
 
 
+def test_the_order_of_keys_in_a_file_does_not_matter():
+    document = {"a": [1, 2, 3], "b": {"low": 0.0, "high": 1.0}}
+    other = dict(reversed(document.items()))
+    for draw in (
+        lambda space: next_points(space, 0, "max", [], 4),
+        lambda space: [random_point(space, 0, number) for number in range(4)],
+    ):
+        assert draw(read_space(document)) == draw(read_space(other))
+
+
 def test_tpe_goes_where_the_scores_are_good():
     """After 40 points of -(x - 0.7)^2, batches of four lie nearer to 0.7 than chance would put."""
     space = read_space({"x": {"low": 0.0, "high": 1.0}, "kind": ["a", [1, 2]]})
