@@ -564,14 +564,15 @@ def test_the_order_of_keys_in_a_file_does_not_matter():
 
 
 def test_tpe_goes_where_the_scores_are_good():
-    """After 40 points of -(x - 0.7)^2, batches of four lie nearer to 0.7 than chance would put."""
+    """Uniform points lie (0.7^2 + 0.3^2) / 2 = 0.29 from 0.7 on average, standard deviation 0.2;
+    the mean of 48 of them is below 0.17 in one of 30 000 cases."""
     space = read_space({"x": {"low": 0.0, "high": 1.0}, "kind": ["a", [1, 2]]})
     told: list = []
     for _ in range(15):
         for point in next_points(space, 0, "max", told, 4):
             told.append((point, -((point["x"] - 0.7) ** 2)))
-    late = [abs(point["x"] - 0.7) for point, _ in told[40:]]
-    assert np.mean(late) < 0.12  # uniform: (0.7^2 + 0.3^2) / 2 = 0.29
+    late = [abs(point["x"] - 0.7) for point, _ in told[12:]]
+    assert np.mean(late) < 0.17
     assert {json.dumps(point["kind"]) for point, _ in told} == {'"a"', "[1, 2]"}
     assert next_points(space, 0, "max", told[:40], 4) == [point for point, _ in told[40:44]]
 
