@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import html
 import io
+import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -285,6 +287,78 @@ def paired_differences(
     return _picture(figure)
 
 
+def score_by_value(
+    values: Sequence[Any],
+    scores: Sequence[Quantity],
+    *,
+    x_label: str,
+    y_label: str,
+    log: bool = False,
+    best: int | None = None,
+) -> Picture:
+    """Scores of trials against one of their parameters, each with its interval.
+
+    Numbers stand on an axis of numbers; anything else gets a place of its own, in the order in
+    which it first occurs.
+
+    Args:
+        values: of the parameter, one a trial.
+        scores: of the trials.
+        x_label: name of the parameter.
+        y_label: what is scored.
+        log: the parameter on a logarithmic axis.
+        best: index of the trial that is marked.
+
+    Raises:
+        ValueError: no trial, or another number of scores.
+    """
+    if not values or len(values) != len(scores):
+        raise ValueError(
+            f"values and scores have {len(values)} and {len(scores)} entries: must be equally many"
+        )
+    figure = _figure(x_label, y_label)
+    places: Sequence[float] = values
+    if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+        texts = [json.dumps(value) if not isinstance(value, str) else value for value in values]
+        names = list(dict.fromkeys(texts))
+        places = [names.index(text) for text in texts]
+        figure.update_xaxes(
+            tickvals=list(range(len(names))),
+            ticktext=[_label(name) for name in names],
+            range=[-0.5, len(names) - 0.5],
+        )
+    elif log:
+        ticks = _log_ticks(min(values), max(values))
+        figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
+    for chosen, name in ((False, "trial"), (True, "best")):
+        indices = [k for k in range(len(values)) if (k == best) == chosen]
+        if not indices:
+            continue
+        ends = [scores[k].interval or (scores[k].value, scores[k].value) for k in indices]
+        colour = PALETTE[1 if chosen else 0]
+        figure.add_scatter(
+            x=[places[k] for k in indices],
+            y=[scores[k].value for k in indices],
+            mode="markers",
+            marker={"color": colour, "size": 11 if chosen else 8, "symbol": MARKERS[2 * chosen]},
+            error_y={
+                "type": "data",
+                "symmetric": False,
+                "array": [
+                    high - scores[k].value for k, (_, high) in zip(indices, ends, strict=True)
+                ],
+                "arrayminus": [
+                    scores[k].value - low for k, (low, _) in zip(indices, ends, strict=True)
+                ],
+                "color": colour,
+                "thickness": 1,
+                "width": 3,
+            },
+            name=name,
+        )
+    return _picture(figure)
+
+
 def static_picture(figure: Figure) -> bytes:
     """The still picture of a Plotly figure of scatter and bar traces, drawn by matplotlib.
 
@@ -350,6 +424,16 @@ def static_picture(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     drawing.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """Ticks of a logarithmic axis: 1, 2, 5 of every decade, or 1 only where there are many."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    mantissas = (1, 2, 5) if len(decades) <= 4 else (1,)
+    ticks = [float(f"{mantissa}e{k}") for k in decades for mantissa in mantissas]
+    below = max(tick for tick in ticks if tick <= low)
+    above = min(tick for tick in ticks if tick >= high)
+    return [tick for tick in ticks if below <= tick <= above]
 
 
 def _figure(x_label: str, y_label: str) -> Figure:
@@ -624,6 +708,8 @@ def _draw_axis(axes: Any, which: str, axis: Any) -> None:
         getattr(axes, f"set_{which}ticks")(list(axis.tickvals), [_plain(text) for text in texts])
         if not any(texts):
             axes.tick_params(axis=which, length=0)
+        if axis.type == "log":  # no labels between those that were asked for
+            getattr(axes, f"{which}axis").set_minor_formatter("")
     if axis.range is not None:
         ends = [10.0**end for end in axis.range] if axis.type == "log" else list(axis.range)
         getattr(axes, f"set_{which}lim")(ends)

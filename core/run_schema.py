@@ -8,7 +8,7 @@ further fields are allowed. A run of another kind is somebody else's and is left
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from .config import ConfigError, checked
 
@@ -52,7 +52,7 @@ FIELDS: dict[str, dict[str, Any]] = {  # kind -> field of `config` -> type
         "trials": int,
         "seed": int,
         "metric": str,
-        "direction": str,
+        "direction": Literal["max", "min"],
     },
 }
 COUNTS = (

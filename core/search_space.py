@@ -47,6 +47,10 @@ class Choices:
         """Every value."""
         return self.values
 
+    def holds(self, value: Any) -> bool:
+        """Whether it is one of them."""
+        return value in self.values
+
 
 @dataclass(frozen=True)
 class Range:
@@ -89,6 +93,11 @@ class Range:
     def all(self) -> Sequence[Any]:
         """Every value, where there is a step."""
         return [self._number(k) for k in range(self._count())]
+
+    def holds(self, value: Any) -> bool:
+        """Whether it is a number in between."""
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and self.low <= value <= self.high
 
     def _count(self) -> int:
         assert self.spacing is not None
@@ -144,6 +153,13 @@ def random_point(space: Space, seed: int, number: int) -> Point:
     Every key draws from a hash of its own, so that a key more leaves the others as they were.
     """
     return {key: values.at(_uniform(seed, number, key)) for key, values in space.items()}
+
+
+def holds(space: Space, point: Point) -> bool:
+    """Whether a point has the keys of a space, each with a value that it holds."""
+    if point.keys() != space.keys():
+        return False
+    return all(values.holds(point[key]) for key, values in space.items())
 
 
 def configured(options: Mapping[str, Any], point: Point) -> dict[str, Any]:

@@ -39,7 +39,16 @@ from .progress import Advance, progress_bar
 from .registry import did_you_mean, resolve
 from .rollout import evaluate
 from .safe_files import MalformedFile
-from .search_space import MOST_POINTS, Point, Space, configured, grid, random_point, read_space
+from .search_space import (
+    MOST_POINTS,
+    Point,
+    Space,
+    configured,
+    grid,
+    holds,
+    random_point,
+    read_space,
+)
 from .stats import Interval, runs_mean
 from .store import HEARTBEAT, LEASE, RunFolder, RunLocked, RunMismatch, named_files
 from .train import TrainConfig, algorithm_class, check, train
@@ -48,6 +57,7 @@ SAMPLERS = ("grid", "random", "tpe")
 DIRECTIONS = ("max", "min")
 TRIALS, BATCH = 20, 4  # unless others are asked for
 TRIALS_FILE = "trials.json"
+CONFIRMATION_FILE = "confirmation.json"
 SCHEMA = "palestra.trials/1"
 MESSAGE_LENGTH = 300
 
@@ -157,12 +167,6 @@ class _Plan:
         """The training of a point."""
         return build(TrainConfig, configured(resolved(self.config), point))
 
-    def best(self, trials: Sequence[Trial]) -> Trial | None:
-        """The best of the finished trials, the first of equals."""
-        sign = 1 if self.direction == "max" else -1
-        scores = [(sign * t.score, -t.number) for t in trials if t.score is not None]
-        return trials[-max(scores)[1]] if scores else None
-
 
 def sweep(
     config: TrainConfig,
@@ -268,7 +272,7 @@ def sweep(
                 advance(1)
             if study is not None:
                 study.tell(book.told(numbers.stop))
-        best = plan.best(book.trials)
+        best = best_of(book.trials, direction)
         if best is not None:
             best_config = plan.configuration(best.parameters)
             folder.write("best.toml", dump_toml(resolved(best_config)).encode())
@@ -276,6 +280,13 @@ def sweep(
         if best is not None and confirm:
             confirmation = _confirm(folder, plan, best, confirm, chosen, strict, advance)
     return Sweep(run, book.trials, best, confirmation)
+
+
+def best_of(trials: Sequence[Trial], direction: str) -> Trial | None:
+    """The best of the finished trials, the first of equals; None if none has finished."""
+    finished = [trial for trial in trials if trial.score is not None]
+    chosen = {"max": max, "min": min}[direction]
+    return chosen(finished, key=lambda trial: trial.score or 0.0) if finished else None
 
 
 def read_trials(folder: RunFolder) -> list[Trial]:
@@ -299,6 +310,21 @@ def read_trials(folder: RunFolder) -> list[Trial]:
     return trials
 
 
+def read_confirmation(folder: RunFolder) -> Confirmation | None:
+    """The confirmation of a sweep; None if there is none yet.
+
+    Raises:
+        CorruptFile: `confirmation.json` is not what a sweep writes.
+    """
+    file = folder.path / CONFIRMATION_FILE
+    if not file.exists():
+        return None
+    try:
+        return build(Confirmation, read_json(file))
+    except ConfigError as problem:
+        raise CorruptFile(file, str(problem)) from None
+
+
 @dataclass(frozen=True)
 class _TrialsFile:
     """What `trials.json` holds."""
@@ -320,9 +346,9 @@ class _Book:
 
     def _ordered(self, trial: Trial) -> Trial:
         """A stored trial with its parameters in the order of the space."""
-        if trial.parameters.keys() != self.plan.space.keys():
+        if not holds(self.plan.space, trial.parameters):
             file = self.folder.path / TRIALS_FILE
-            raise CorruptFile(file, f"trials[{trial.number}].parameters: are not the space's")
+            raise CorruptFile(file, f"trials[{trial.number}].parameters: are not of the space")
         return replace(trial, parameters={key: trial.parameters[key] for key in self.plan.space})
 
     def draw(self, numbers: range) -> None:
@@ -343,7 +369,7 @@ class _Book:
         return [(trial.parameters, trial.score) for trial in self.trials[:count]]
 
     def _write(self) -> None:
-        best = self.plan.best(self.trials)
+        best = best_of(self.trials, self.plan.direction)
         document = {
             "schema": SCHEMA,
             "metric": self.plan.metric,
@@ -580,5 +606,5 @@ def _confirm(
     scores = [run.score for run in runs if run.score is not None]
     mean = runs_mean(scores) if scores else None
     confirmation = Confirmation(best.number, episodes, seeds, runs, mean)
-    folder.write("confirmation.json", to_json(asdict(confirmation)))
+    folder.write(CONFIRMATION_FILE, to_json(asdict(confirmation)))
     return confirmation

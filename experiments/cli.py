@@ -432,7 +432,10 @@ def sweep(
 
 
 def _show_sweep(found: Any, title: str) -> None:
-    columns = ("trial", *found.trials[0].parameters, "score", "95 % interval", "status")
+    keys = list(found.trials[0].parameters)
+    short = [key.rpartition(".")[2] for key in keys]
+    named = short if len(set(short)) == len(keys) else keys
+    columns = ("trial", *named, "score", "95 % interval", "status")
     rows = []
     for trial in found.trials:
         mark = " (best)" if trial is found.best else ""
@@ -453,7 +456,8 @@ def _show_sweep(found: Any, title: str) -> None:
         if confirmation.mean is not None:
             mean = confirmation.mean
             count = f"mean of {mean.n} runs again"
-            rows.append((count, f"{mean.estimate:.4g}", _span(mean)))
+            span = mean.rule if mean.low is None else f"{mean.low:.4g} to {mean.high:.4g}"
+            rows.append((count, f"{mean.estimate:.4g}", span))
         _print_table("The best one, trained again", ("what", "score", "95 % interval"), rows)
     if found.best is not None:
         print(f"best configuration: {found.folder / 'best.toml'}")
@@ -721,7 +725,7 @@ def _tag(experiment: Any) -> str:
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="The folder of a training or evaluation run.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of a training, sweep or evaluation.")],
     out: Annotated[Path | None, typer.Option(help="Where to write the page.")] = None,
     as_json: AsJson = False,
 ) -> int:

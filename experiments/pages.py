@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from palestra.batch import BatchEnv, Episodes
 from palestra.claims import Quantity
 from palestra.config import ConfigError, build, shown
-from palestra.figures import distributions, learning_curve
+from palestra.figures import distributions, learning_curve, score_by_value
 from palestra.policy import begin as begin_policy
 from palestra.policy import takes_masks
 from palestra.policy_loading import load_policy
@@ -18,9 +19,11 @@ from palestra.registry import UnknownName, is_registered, resolve
 from palestra.report import Report
 from palestra.run_schema import FIELDS
 from palestra.safe_files import MalformedFile, UnsafeFile
+from palestra.search_space import Range, holds, read_space
 from palestra.spaces import Array
 from palestra.stats import episodes_mean, success_rate
 from palestra.store import CorruptFile, RunFolder
+from palestra.sweep import TRIALS_FILE, Trial, best_of, read_confirmation, read_trials
 from palestra.train import learning_progress
 from palestra.wrappers import WRAPPERS
 
@@ -31,7 +34,7 @@ MOST_FRAMES = 200
 
 
 def write_page(folder: str | Path, out: str | Path | None = None) -> Path:
-    """Write `report.html` of a training, an evaluation or an experiment.
+    """Write `report.html` of a training, a sweep, an evaluation or an experiment.
 
     Args:
         folder: the run folder.
@@ -52,6 +55,8 @@ def write_page(folder: str | Path, out: str | Path | None = None) -> Path:
     target = Path(out) if out is not None else Path(folder) / "report.html"
     if kind == "training":
         return _training_page(stored).write(target)
+    if kind == "sweep":
+        return _sweep_page(stored).write(target)
     if not stored.finished:
         raise ValueError(f"{folder}: this {kind} is not finished; run its command again first")
     if kind == "evaluation":
@@ -106,6 +111,75 @@ def _training_page(stored: RunFolder) -> Report:
             page.animation("One held-out episode", frames, fps=10)
     page.facts({**_facts(config), **config["machine"]})
     return page
+
+
+def _sweep_page(stored: RunFolder) -> Report:
+    config = stored.config
+    trials = read_trials(stored)
+    finished = [trial for trial in trials if trial.score is not None]
+    if not finished:
+        raise FileNotFoundError(f"{stored.path}: no trial has finished yet; nothing to show")
+    try:
+        space = read_space(config["space"])
+    except ConfigError as problem:
+        raise CorruptFile(stored.path / "run.json", str(problem)) from None
+    if not all(holds(space, trial.parameters) for trial in trials):
+        raise CorruptFile(stored.path / TRIALS_FILE, "its parameters are not of the space")
+    best = best_of(trials, config["direction"])
+    assert best is not None
+    metric = config["metric"]
+    page = Report(
+        f"Sweep on {config['training'].get('environment')}",
+        subtitle=f"{len(finished)} of {config['trials']} trials finished, {config['sampler']}, "
+        f"seed {config['seed']}",
+    )
+    confirmation = read_confirmation(stored)
+    rows = [(f"best {metric}, of trial {best.number}", _of_trial(best), CURSE)]
+    if confirmation is not None and confirmation.mean is not None:
+        note = f"{confirmation.mean.n} other training seeds, other episodes"
+        rows.append(("the same configuration again", _interval(confirmation.mean), note))
+    page.headline(rows)
+    page.table(
+        "Trials, with 95 % intervals over episodes",
+        ("trial", *space, metric, "status"),
+        [
+            (
+                trial.number,
+                *(_cell(trial.parameters[key]) for key in space),
+                _of_trial(trial),
+                f"{trial.status} {trial.message}",
+            )
+            for trial in trials
+        ],
+        CURSE,
+    )
+    for key, values in space.items():
+        picture = score_by_value(
+            [trial.parameters[key] for trial in finished],
+            [_of_trial(trial) for trial in finished],
+            x_label=key,
+            y_label=metric,
+            log=isinstance(values, Range) and values.log,
+            best=finished.index(best),
+        )
+        page.plot(f"{metric} by {key}", *picture)
+    page.facts({**_facts(config), **config["machine"]})
+    return page
+
+
+CURSE = "The best of many scores on the same episodes is too good on average."
+
+
+def _of_trial(trial: Trial) -> Any:
+    if trial.score is None:
+        return None
+    if trial.low is None or trial.high is None:
+        return Quantity(trial.score)
+    return Quantity(trial.score, (trial.low, trial.high))
+
+
+def _cell(value: Any) -> Any:
+    return value if isinstance(value, int | float | str) else json.dumps(value)
 
 
 def _evaluation_page(stored: RunFolder) -> Report:

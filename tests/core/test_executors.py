@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import numpy as np
@@ -405,3 +406,28 @@ def test_ray_names_the_episode_and_the_block(tmp_path, monkeypatch):
 
 def test_tables_are_equal_to_what_arithmetic_says(undisturbed):
     assert np.array_equal(undisturbed[0].column("episode"), np.arange(23))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_pool_that_breaks_between_two_items_is_replaced(first, monkeypatch):
+    """A worker that dies is noticed by whoever submits next, or by whoever waits."""
+    make, submissions = executors._pool, []
+
+    def pool(workers):
+        made = make(workers)
+        submit = made.submit
+
+        def breaking(*arguments):
+            submissions.append(arguments[-1])
+            if len(submissions) == first + 1:
+                for process in (made._processes or {}).values():
+                    process.kill()
+                raise BrokenProcessPool
+            return submit(*arguments)
+
+        made.submit = breaking
+        return made
+
+    monkeypatch.setattr(executors, "_pool", pool)
+    work = Work(nothing, Errand(nothing, nothing, None), "", str)
+    assert sorted(done.item for done in TWO.map(work, [1, 2, 3])) == [1, 2, 3]

@@ -165,3 +165,34 @@ def test_still_picture_refuses_what_it_cannot_draw():
 def test_figures_refuse(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_scores_stand_over_their_values_with_their_intervals_and_the_best_is_marked():
+    scores = [Quantity(1.0, (0.5, 2.0)), Quantity(3.0), Quantity(2.0, (1.0, 3.0))]
+    figure, png = figures.score_by_value(
+        [1e-4, 1e-2, 1e-3], scores, x_label="rate", y_label="return", log=True, best=1
+    )
+    others, best = figure.data
+    assert (list(others.x), list(others.y)) == ([1e-4, 1e-3], [1.0, 2.0])
+    assert list(others.error_y.array) == [1.0, 1.0]
+    assert list(others.error_y.arrayminus) == [0.5, 1.0]
+    assert (list(best.x), list(best.y), best.name) == ([1e-2], [3.0], "best")
+    assert figure.layout.xaxis.type == "log"
+    assert list(figure.layout.xaxis.tickvals) == [
+        1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2,
+    ]  # fmt: skip
+    assert figures._log_ticks(3e-5, 0.3) == [1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0]
+    assert shows(png, figures.PALETTE[0])
+    assert shows(png, figures.PALETTE[1])
+
+
+def test_values_that_are_no_numbers_have_places_of_their_own():
+    scores = [Quantity(float(k)) for k in range(4)]
+    figure, _ = figures.score_by_value(
+        [[8], [4, 4], [8], True], scores, x_label="net_arch", y_label="return"
+    )
+    (points,) = figure.data
+    assert list(points.x) == [0, 1, 0, 2]
+    assert list(figure.layout.xaxis.ticktext) == ["[8]", "[4, 4]", "true"]
+    with pytest.raises(ValueError, match="have 1 and 4 entries"):
+        figures.score_by_value([1], scores, x_label="x", y_label="y")

@@ -521,6 +521,7 @@ def test_optuna_reads_the_study(estimated):
     check_study(estimated.folder, estimated)
 
 
+@pytest.mark.slow
 def test_tpe_does_not_depend_on_the_number_of_workers(estimated, tmp_path):
     options = {"sampler": "tpe", "trials": 5, "parallel": 2, "seed": 1}
     found = sweep(tiny(), SPACE, tmp_path / "run", **options, executor=Processes(workers=2))

@@ -288,6 +288,94 @@ def test_train_evaluate_and_report(palestra_command, document):
     assert (code, out.strip()) == (0, "page.html")
 
 
+SPACE = """
+[hyperparameters]
+learning_rate = {low = 1e-4, high = 1e-2, log = true}
+policy_kwargs.net_arch = [[8], [4, 4]]
+"""
+
+
+def test_sweep_train_the_best_and_report(palestra_command, document):
+    Path("space.toml").write_text(SPACE)
+    command = (
+        "sweep", DRIFT, "--space", "space.toml", "--trials", "2", "--seed", "3", "--confirm", "1",
+        "--set", "steps=128", *TINY,
+    )  # fmt: skip
+    found = document(*command)
+    folder = Path("runs") / "drift-ppo-random-seed3"
+    assert found["folder"] == str(folder)
+    assert [trial["status"] for trial in found["trials"]] == ["finished", "finished"]
+    assert found["best"]["score"] == max(trial["score"] for trial in found["trials"])
+    assert found["confirmation"]["trial"] == found["best"]["number"]
+    assert document(*command) == found
+
+    trained = document("train", "--config", folder / "best.toml", "--out", "best")
+    assert trained["curve"][-1]["mean"] == found["best"]["score"]
+    code, out, _ = palestra_command(*command)
+    assert code == 0
+    for text in ("finished (best)", "best of 2, same episodes", "again, seed 1, other episodes"):
+        assert text in out
+    for run in (folder, folder / "trials" / "0001", folder / "confirm" / "0000"):
+        assert document("report", run) == {"report": str(run / "report.html")}
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    for text in ("return by hyperparameters.learning_rate", "too good on average"):
+        assert text in page
+
+
+def test_a_sweep_in_which_all_trials_fail_ends_with_code_1(palestra_command):
+    Path("space.toml").write_text("[settings]\nlast = [2, 3]\n")
+    command = (
+        "sweep", f"{TOYS}Breaking", "--space", "space.toml", "--sampler", "grid",
+        "--set", "steps=128", *TINY, "--out", "run",
+    )  # fmt: skip
+    code, out, _ = palestra_command(*command)
+    assert code == 1
+    assert "failed: RuntimeError: the motor is off" in out
+    code, _, err = palestra_command("report", "run")
+    assert (code, "no trial has finished yet" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("trials.json", lambda d: d["trials"][0].update(score=None)),
+        ("trials.json", lambda d: d["trials"][0]["parameters"].update({"steps": 64})),
+        ("trials.json", lambda d: d["trials"].__setitem__(0, 3)),
+        ("run.json", lambda d: d["config"].update(space={"steps": 3})),
+        ("run.json", lambda d: d["config"].update(direction="up")),
+        ("confirmation.json", lambda d: d.update(seeds="many")),
+    ],
+)
+def test_a_damaged_sweep_is_named_by_its_file(palestra_command, file, change):
+    trial = {"number": 0, "parameters": {"steps": 128}, "status": "finished", "score": 1.0}
+    documents = {
+        "trials.json": {
+            "schema": "palestra.trials/1", "metric": "return", "direction": "max", "best": 0,
+            "trials": [trial],
+        },
+        "confirmation.json": {
+            "trial": 0, "evaluation_seed": 1, "seeds": [2], "runs": [trial], "mean": None,
+        },
+    }  # fmt: skip
+    RunFolder.create_or_resume(
+        "run",
+        {
+            "kind": "sweep", "training": {}, "space": {"steps": [128]}, "sampler": "grid",
+            "trials": 1, "seed": 0, "metric": "return", "direction": "max",
+        },
+    )  # fmt: skip
+    documents["run.json"] = json.loads(Path("run/run.json").read_bytes())
+    for name, content in documents.items():
+        Path("run", name).write_text(json.dumps(content))
+    code, _, err = palestra_command("report", "run")
+    assert (code, err) == (0, "")
+    change(documents[file])
+    Path("run", file).write_text(json.dumps(documents[file]))
+    code, _, err = palestra_command("report", "run")
+    assert code == 3
+    assert file in err
+
+
 def test_what_stands_on_the_command_line_wins_over_the_file(document):
     Path("train.toml").write_text(
         f'environment = "{DRIFT}"\nsteps = 1000000\nseed = 9\nrows = 8\nevaluate_every = 64\n'
