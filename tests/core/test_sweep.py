@@ -7,6 +7,7 @@ import json
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -25,7 +26,7 @@ from palestra.optuna_study import next_points
 from palestra.rollout import evaluate
 from palestra.safe_files import MalformedFile
 from palestra.search_space import configured, grid, random_point, read_space
-from palestra.store import RunFolder, RunMismatch
+from palestra.store import RunFolder, RunLocked, RunMismatch
 from palestra.sweep import Trial, TrialFailed, read_trials, sweep
 from palestra.train import TrainConfig, learning_progress, train
 
@@ -416,6 +417,30 @@ def test_an_interrupted_sweep_goes_on_and_ends_as_an_unbroken_one(calls, done, t
         assert (run / file).read_bytes() == (done.folder / file).read_bytes()
 
 
+def test_a_trial_waits_for_the_lock_of_a_host_that_died_but_not_for_one_of_its_own(
+    tmp_path, monkeypatch
+):
+    waited = []
+    monkeypatch.setattr(sweeping.time, "sleep", waited.append)
+
+    def locked_by(host, times):
+        def attempt(config, folder):
+            if len(waited) < times:
+                raise RunLocked(Path(folder), 1, host, f"locked by {host}")
+            return train(config, folder)
+
+        return attempt
+
+    monkeypatch.setattr(sweeping, "train", locked_by("another", 3))
+    found = sweep(tiny(), PAIR, tmp_path / "run", sampler="grid")
+    assert [trial.status for trial in found.trials] == ["finished", "finished"]
+    assert len(waited) == 3
+    monkeypatch.setattr(sweeping, "train", locked_by(socket.gethostname(), 4))
+    with pytest.raises(RunLocked):
+        sweep(tiny(), PAIR, tmp_path / "other", sampler="grid")
+    assert len(waited) == 3
+
+
 def test_another_sweep_is_refused_in_the_same_folder(done):
     with pytest.raises(RunMismatch, match=r"trials \(3 there, 4 asked\)"):
         sweep(tiny(), SPACE, done.folder, trials=4, seed=1)
@@ -519,6 +544,13 @@ def estimated(tmp_path_factory):
 
 def test_optuna_reads_the_study(estimated):
     check_study(estimated.folder, estimated)
+
+
+def test_each_batch_is_drawn_from_the_results_of_those_before(estimated):
+    told = [(trial.parameters, trial.score) for trial in estimated.trials]
+    for first, stop in ((0, 2), (2, 4), (4, 5)):
+        points = next_points(read_space(SPACE), 1, "max", told[:first], stop - first)
+        assert points == [point for point, _ in told[first:stop]]
 
 
 @pytest.mark.slow
