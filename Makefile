@@ -1,5 +1,6 @@
-# `make run` and `make test` need only Python 3.11 or newer and make: they create the virtual
-# environment .venv, install into it and do the job. What is installed is not installed again.
+# `make run` and `make test` need only Python 3.11 or newer (tested up to 3.13) and make: they create
+# the virtual environment .venv, install into it and do the job. What is installed is not installed
+# again.
 
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -18,8 +19,8 @@ SOURCES := pyproject.toml setup.py constraints.txt
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make run     train, evaluate and report the experiment $(EXPERIMENT)"
-	@echo "make test    the test suite"
+	@echo "make run     train, evaluate and report the experiment $(EXPERIMENT) (about 4 minutes)"
+	@echo "make test    the test suite (about 8 minutes on two cores)"
 	@echo "make slow    the tests that take minutes"
 	@echo "make lint    ruff: rules and layout       make format  repairs both"
 	@echo "make types   mypy, strict"

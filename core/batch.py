@@ -601,10 +601,7 @@ class Episodes:
                 for name in given.keys() - known:
                     warn_once(self.env, name, known)
             if "episode" in given:
-                try:
-                    chosen[row] = check_seed(given["episode"])
-                except (TypeError, ValueError) as reason:
-                    raise type(reason)(str(reason).replace("seed", "options['episode']")) from None
+                chosen[row] = check_seed(given["episode"], "options['episode']")
         return chosen
 
     def check_masks(self, actions: Tree, live: Mask) -> None:

@@ -27,6 +27,8 @@ from typing import Any, Literal, TypeVar, Union
 
 import yaml
 
+from .safe_files import TEXT_LIMIT, MalformedFile, read_limited
+
 T = TypeVar("T")
 
 NONE = "none"
@@ -40,6 +42,10 @@ class ConfigError(ValueError):
     """A configuration that cannot be read or does not fit; the message names file and key."""
 
 
+class MalformedConfig(ConfigError, MalformedFile):
+    """A configuration file that is not what its suffix says, so that it has no keys at all."""
+
+
 def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a TOML or YAML file.
 
@@ -47,43 +53,45 @@ def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     word. Anchors, aliases and tags are refused.
 
     Args:
-        path: a file that ends in `.toml`, `.yaml` or `.yml`, in UTF-8.
+        path: a file that ends in `.toml`, `.yaml` or `.yml`, in UTF-8 (a byte order mark is
+            skipped), of at most 16 MiB.
 
     Raises:
-        ConfigError: another suffix, unreadable or malformed content, a key given twice or that
-            is not a string, or a document that is not a table of keys.
+        MalformedConfig: not UTF-8, TOML or plain YAML; a key given twice or that is no string.
+        UnsafeFile: a larger file.
+        ConfigError: another suffix, a file that is not there, or a document that is no table.
     """
     path = Path(path)
     if path.suffix.lower() not in (".toml", ".yaml", ".yml"):
         raise ConfigError(f"{path}: a configuration ends in .toml, .yaml or .yml")
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_limited(path, TEXT_LIMIT).decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(
+        raise MalformedConfig(
             f"{path}: byte {error.start} is not UTF-8, the only encoding of a configuration"
         ) from error
     if path.suffix.lower() == ".toml":
         try:
-            return _of_sound_depth(tomllib.loads(text), str(path))
+            return _of_sound_depth(tomllib.loads(text), path)
         except ConfigError:
             raise
         except RecursionError:
-            raise _too_deep(str(path)) from None
+            raise _too_deep(path) from None
         except ValueError as error:
-            raise ConfigError(f"{path}: not TOML: {error}") from error
+            raise MalformedConfig(f"{path}: not TOML: {error}") from error
     try:
         document = yaml.load(text, Loader=_PlainLoader)  # noqa: S506 - a subclass of SafeLoader
     except RecursionError:
-        raise _too_deep(str(path)) from None
+        raise _too_deep(path) from None
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{path}: not plain YAML: {error}") from error
+        raise MalformedConfig(f"{path}: not plain YAML: {error}") from error
     if document is None:
         return {}
     if not isinstance(document, dict):
         raise ConfigError(f"{path}: holds a {_kind(document)}; must be keys with values")
-    return _of_sound_depth(document, str(path))
+    return _of_sound_depth(document, path)
 
 
 def apply_settings(config: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
@@ -289,7 +297,7 @@ def _setting_value(text: str, setting: str) -> Any:
     raise ConfigError(f"--set {setting}: {text!r} is neither a TOML value nor a bare word")
 
 
-def _of_sound_depth(document: dict[str, Any], name: str) -> dict[str, Any]:
+def _of_sound_depth(document: dict[str, Any], name: str | Path) -> dict[str, Any]:
     """The document itself, if it is not too deep for what is written of it."""
     level: list[Any] = [document]
     for _ in range(DEPTH - 2):  # run.json puts it two levels down
@@ -304,8 +312,9 @@ def _of_sound_depth(document: dict[str, Any], name: str) -> dict[str, Any]:
     return document
 
 
-def _too_deep(name: str) -> ConfigError:
-    return ConfigError(f"{name}: nested too deeply; allowed {DEPTH - 2} levels")
+def _too_deep(name: str | Path) -> ConfigError:
+    kind = MalformedConfig if isinstance(name, Path) else ConfigError
+    return kind(f"{name}: nested too deeply; allowed {DEPTH - 2} levels")
 
 
 # --- building ----------------------------------------------------------------------------------

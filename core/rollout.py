@@ -351,7 +351,7 @@ class _Results:
             if part is None and not folder.finished:
                 folder.finish()
         if part is None:
-            return _checked_table(folder)
+            return checked_table(folder)
         import pyarrow as pa
 
         parts = [folder.read_block("episodes", span.index) for span in self.spans]
@@ -382,7 +382,7 @@ def merge(run: str | Path) -> Evaluation:
     with folder.lock():
         if not folder.finished:
             folder.finish()
-    table = _checked_table(folder)
+    table = checked_table(folder)
     path = str(config.get("path", "predict"))
     return Evaluation(config["environment"], config["policy"], config["seed"], table, path)
 
@@ -407,8 +407,12 @@ class IncompleteRun(ValueError):
         )
 
 
-def _checked_table(folder: RunFolder) -> pa.Table:
-    """All episodes of a run, after a check of everything that stands in its folder."""
+def checked_table(folder: RunFolder) -> pa.Table:
+    """All episodes of a run, after a check of everything that stands in its folder.
+
+    Raises:
+        CorruptFile: a file is not what was written to it, or episodes are missing.
+    """
     from .store import CorruptFile
 
     if problems := folder.verify():

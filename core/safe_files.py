@@ -26,6 +26,7 @@ Array = npt.NDArray[Any]
 
 FILE_LIMIT = 2 * 2**30  # bytes of a file, and of a zip's members together when unpacked
 JSON_LIMIT = 16 * 2**20
+TEXT_LIMIT = 16 * 2**20  # of a configuration or a sample, which are parsed by Python
 JSON_DEPTH = 64
 MEMBER_LIMIT = 64
 RATIO_LIMIT = 100  # unpacked over packed size of a member; deflate itself reaches 1032

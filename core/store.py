@@ -247,7 +247,10 @@ class RunFolder:
             raise RunMismatch(self.path, keys, message)
 
         here = asked["config"]["machine"]
-        drift = _differing(self._document["config"].get("machine", {}), here, "machine")
+        there = self._document["config"].get("machine", {})
+        # a library that was installed or removed meanwhile is none that the run stands on
+        optional = {f"machine.libraries.{name}" for name in _one_sided(there, here)}
+        drift = [key for key in _differing(there, here, "machine") if key not in optional]
         if not drift:
             return
         said = [f"{k} ({_at(self._document, k)} then, {_at(asked, k)} now)" for k in drift]
@@ -371,13 +374,15 @@ class RunFolder:
 
     @contextlib.contextmanager
     def withdrawn_if_empty(self) -> Iterator[None]:
-        """If what is inside raises an Exception, `withdraw` a new run without any result.
+        """If what is inside fails, `withdraw` a new run without any result; Ctrl-C is no failure.
 
         Results are folders: of blocks, of checkpoints, of parts. Hold the lock around this.
         """
         try:
             yield
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # sys.exit in an environment's code too
             if self.created and not any(p.is_dir() for p in _visible(self.path)):
                 self.withdraw()
             raise
@@ -653,6 +658,13 @@ def _at(document: dict[str, Any], key: str) -> str:
         value = value[part]
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _one_sided(there: dict[str, Any], here: dict[str, Any]) -> set[str]:
+    """Libraries that only one of two machines has."""
+    both = [machine.get("libraries") for machine in (there, here)]
+    ours, theirs = (set(libraries) if isinstance(libraries, dict) else set() for libraries in both)
+    return ours ^ theirs
 
 
 def _check_schema(path: Path, found: object, known: str) -> None:

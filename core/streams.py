@@ -90,17 +90,17 @@ def stream_key(name: str, seed: int, purpose: str) -> int:
     return int.from_bytes(digest[:8], "little")
 
 
-def check_seed(seed: Any) -> int:
-    """The seed as a Python integer.
+def check_seed(seed: Any, name: str = "seed") -> int:
+    """The seed as a Python integer; errors call it by its name.
 
     Raises:
         TypeError: not an integer.
         ValueError: outside 0 <= seed < 2**64.
     """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-        raise TypeError(f"seed: got {seed!r}, expected an integer")
+        raise TypeError(f"{name}: got {seed!r}, expected an integer")
     if not 0 <= int(seed) < SEED_LIMIT:
-        raise ValueError(f"seed: got {seed}, allowed 0 <= seed < 2**64")
+        raise ValueError(f"{name}: got {seed}, allowed 0 <= {name} < 2**64")
     return int(seed)
 
 

@@ -28,6 +28,7 @@ from .rollout import evaluate
 from .safe_files import MalformedFile, strict_json
 from .sb3_networks import ACTIVATIONS, ALGORITHMS, SETTINGS
 from .store import RunFolder, named_files
+from .streams import check_seed
 
 DEFAULT_ROLLOUT = 2048
 
@@ -132,6 +133,11 @@ class TrainConfig:
                     f"settings.{name}: got {self.settings[name]!r}, allowed settings of the "
                     f"environment; set it as `{name}`"
                 )
+        for name in ("seed", "evaluation_seed"):
+            try:
+                check_seed(getattr(self, name), name)
+            except (TypeError, ValueError) as problem:
+                raise ConfigError(str(problem)) from None
         if self.evaluation_seed == self.seed:
             raise ConfigError(f"evaluation_seed: {self.seed} is the seed of training; take another")
 
@@ -194,7 +200,9 @@ def train(config: TrainConfig, run: str | Path, *, progress: bool = False) -> Tr
         curve: list[Point] = []
         try:
             _train(cls, config, folder, curve, progress)
-        except Exception:
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # sys.exit in an environment's code too
             if folder.created and (not curve or curve[-1]["steps"] == 0):
                 folder.withdraw()
             raise

@@ -7,6 +7,8 @@ Exit codes: 0 holds, 1 refuted or check failed, 2 usage, 3 malformed or corrupt 
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import os
 import signal
@@ -29,6 +31,7 @@ app = typer.Typer(
 )
 
 HOLDS, REFUTED, USAGE, MALFORMED, INCONCLUSIVE = range(5)
+MOST_SHOWN = 1000  # characters of a message that had several lines
 INTERRUPTED = "interrupted; run the same command again to go on"
 
 Set = Annotated[
@@ -66,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: of the command line; None takes those of the process.
     """
     _die_politely()
+    _print_whatever_the_encoding()
     given = list(sys.argv[1:] if arguments is None else arguments)
     usual, warnings.formatwarning = warnings.formatwarning, _warning_line
     try:
@@ -80,9 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except SystemExit as leaving:
-        return int(leaving.code or 0)
-    except Exception as problem:
+    except BaseException as problem:  # code that a command was given may raise anything
         return _explain(problem)
     finally:
         warnings.formatwarning = usual
@@ -96,11 +98,16 @@ def _warning_line(
     line: str | None = None,
 ) -> str:
     """A warning as a person wants it: what, and not where in our code."""
-    return f"palestra: {message}\n"
+    return f"palestra: {_one_line(str(message))}\n"
 
 
-def _explain(problem: Exception) -> int:
+def _explain(problem: BaseException) -> int:
     """One line for a person's mistake or a broken file; a traceback for our own."""
+    if isinstance(problem, SystemExit) and isinstance(problem.__context__, BrokenPipeError):
+        return 141  # typer's own way to say that nobody reads on
+    if isinstance(problem, SystemExit):  # no command leaves so: it would pass for a result
+        leaving = RuntimeError(f"code that this command ran called sys.exit({problem.code!r})")
+        leaving.__cause__, problem = problem, leaving
     if os.environ.get("PALESTRA_TRACEBACK"):
         raise problem
     shown = getattr(problem, "format_message", None)
@@ -132,6 +139,28 @@ def _explain(problem: Exception) -> int:
     return REFUTED
 
 
+SPELLED = {"≤": "<=", "≥": ">=", "−": "-", "∞": "infinity", "\u00a0": " ", "\u2009": " "}
+
+
+def _print_whatever_the_encoding() -> None:
+    """Spell what an encoding of the terminal lacks, rather than fail when the work is done.
+
+    A stream that was closed takes everything and keeps nothing.
+    """
+
+    def spell(problem: UnicodeError) -> tuple[str, int]:
+        assert isinstance(problem, UnicodeEncodeError)
+        lacking = problem.object[problem.start : problem.end]
+        return "".join(SPELLED.get(character, "?") for character in lacking), problem.end
+
+    codecs.register_error("palestra.spell", spell)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - open as long as the process
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(errors="palestra.spell")
+
+
 class _Terminated(BaseException):
     """SIGTERM or SIGUSR1 arrived: leave at the next bytecode, as for Ctrl-C."""
 
@@ -153,7 +182,16 @@ def _die_politely() -> None:
 
 
 def _say(message: str) -> None:
-    print(f"palestra: {message}", file=sys.stderr)
+    print(f"palestra: {_one_line(message)}", file=sys.stderr)
+
+
+def _one_line(message: str) -> str:
+    """A message on one line, whatever the library that wrote it put into it."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    text = " ".join(lines)
+    return (
+        text if len(lines) < 2 or len(text) <= MOST_SHOWN else text[:MOST_SHOWN].rstrip() + " ..."
+    )
 
 
 def _print_json(document: Any) -> None:

@@ -17,6 +17,7 @@ from palestra.policy import takes_masks
 from palestra.policy_loading import load_policy
 from palestra.registry import UnknownName, is_registered, resolve
 from palestra.report import Report
+from palestra.rollout import checked_table
 from palestra.run_schema import FIELDS
 from palestra.safe_files import MalformedFile, UnsafeFile
 from palestra.search_space import Range, holds, read_space
@@ -42,7 +43,7 @@ def write_page(folder: str | Path, out: str | Path | None = None) -> Path:
 
     Raises:
         FileNotFoundError: not a run folder.
-        MalformedFile: what stands in the folder is no run that was written here.
+        MalformedFile: what stands in the folder is not the run that was written here, whole.
         ValueError: a run that is not finished.
     """
     stored = RunFolder.open(folder)
@@ -65,6 +66,8 @@ def write_page(folder: str | Path, out: str | Path | None = None) -> Path:
         experiment = build(find(stored.config["experiment"]), stored.config["options"])
     except (UnknownName, ConfigError) as problem:
         raise CorruptFile(stored.path / "run.json", f"config: {problem}") from None
+    if problems := stored.verify():  # of its parts, those who read them do the same
+        raise CorruptFile(stored.path, "; ".join(problems))
     return run_experiment(experiment, folder).findings.report.write(target)
 
 
@@ -186,7 +189,7 @@ def _evaluation_page(stored: RunFolder) -> Report:
     import pyarrow as pa
 
     config = stored.config
-    table = stored.read("episodes")
+    table = checked_table(stored)
     page = Report(
         f"{config['policy']} on {config['environment']}",
         subtitle=f"episodes 0 to {config['episodes'] - 1} of seed {config['seed']}",

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from palestra.kernels import kernel
+from palestra.safe_files import TEXT_LIMIT, MalformedFile, read_limited
 from palestra.streams import philox
 
 from . import checks
@@ -733,8 +734,10 @@ def load_sample(sample: str | os.PathLike[str] | Mapping[str, Any] | Sample) -> 
 
     Raises:
         TypeError: none of these.
-        ValueError: unknown preset, not UTF-8, not TOML, or a value that is not allowed; names file,
-            field, value and what is allowed.
+        MalformedFile: a file that is not TOML in UTF-8 (a byte order mark is skipped).
+        UnsafeFile: one larger than 16 MiB.
+        ValueError: unknown preset, or a value that is not allowed; names file, field, value and
+            what is allowed.
         FileNotFoundError: no such file.
     """
     if isinstance(sample, Sample):
@@ -750,9 +753,10 @@ def load_sample(sample: str | os.PathLike[str] | Mapping[str, Any] | Sample) -> 
         )
     if "\0" not in given and Path(given).suffix:
         try:
-            return parse_sample(Path(given).read_text(encoding="utf-8"), given)
+            content = read_limited(Path(given), TEXT_LIMIT)
+            return parse_sample(content.decode("utf-8-sig"), given)
         except UnicodeDecodeError as reason:
-            raise ValueError(
+            raise MalformedFile(
                 f"{given}: not UTF-8: {reason.reason} at byte {reason.start}, allowed a TOML file "
                 "in UTF-8"
             ) from None
@@ -770,15 +774,15 @@ def parse_sample(text: str, source: str) -> Sample:
 
     Raises:
         TypeError: text is no string.
-        ValueError: as `load_sample`.
+        MalformedFile, ValueError: as `load_sample`.
     """
     checks.instance("text", text, str, "a string of TOML")
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as reason:
-        raise ValueError(f"{source}: not TOML: {reason}") from None
+        raise MalformedFile(f"{source}: not TOML: {reason}") from None
     except RecursionError:
-        raise ValueError(f"{source}: {_TOO_DEEP}") from None
+        raise MalformedFile(f"{source}: {_TOO_DEEP}") from None
     except ValueError:  # Python's limit, reached before any field is known
         digits = sys.get_int_max_str_digits()
         raise ValueError(

@@ -305,6 +305,18 @@ def test_another_machine_is_recorded_and_warned_about_and_refused_if_strict(tmp_
     assert caught.value.keys == ("machine.host", "machine.libraries.numpy")
 
 
+def test_a_library_that_was_installed_or_removed_meanwhile_is_no_other_machine(
+    tmp_path, monkeypatch
+):
+    folder = new_run(tmp_path)
+    then = folder.config["machine"]
+    libraries = {**then["libraries"], "mujoco": "9.9"}
+    libraries.pop("gymnasium")
+    monkeypatch.setattr(store, "machine", lambda: {**then, "libraries": libraries})
+    RunFolder.create_or_resume(folder.path, CONFIG, strict=True)  # no warning, which would fail
+    assert not (folder.path / "resumes.json").exists()
+
+
 def test_a_folder_with_other_files_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(RunMismatch, match=r"thesis\.tex"):

@@ -880,3 +880,229 @@ def test_a_package_is_written_once(palestra_command, tmp_path):
     assert code == 2
     assert "water_tank: holds something already" in err
     assert palestra_command("new-env", "class")[0] == 2
+
+
+# --- what a command may meet ----------------------------------------------------------------------
+
+LEAVING = """
+import sys
+import numpy as np
+from palestra.batch import BatchEnv
+from gymnasium import spaces
+
+
+class Stop(BaseException):
+    pass
+
+
+class Leaves(BatchEnv):
+    def __init__(self, rows, how="advance"):
+        super().__init__(rows, horizon=5)
+        self.observation_space = self.action_space = spaces.Box(-1, 1, (1,), np.float32)
+        self.how = how
+
+    def begin(self, rows, streams, options):
+        pass
+
+    def advance(self, actions, live, streams, step):
+        if self.how == "own":
+            raise Stop("enough")
+        if self.how != "never":
+            sys.exit(0 if self.how == "zero" else "enough\\nof\\nthis")
+
+    def observe(self, rows, streams, out):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("zero", "RuntimeError: code that this command ran called sys.exit(0)"),
+        ("text", r"RuntimeError: code that this command ran called sys.exit('enough\nof\nthis')"),
+        ("own", "Stop: enough"),
+    ],
+)
+def test_code_that_leaves_the_process_is_an_error(palestra_command, how, says):
+    Path("leaves.py").write_text(LEAVING)
+    said = ("leaves.py:Leaves", "--set", f"how={how}", "--out", "run")
+    code, out, err = palestra_command("evaluate", *said, "--policy", "random")
+    assert (code, out) == (1, "")
+    assert err.splitlines()[0] == f"palestra: {says}"
+    assert not Path("run").exists()
+    train = ("train", "leaves.py:Leaves", "--steps", "64", *TINY, "--out", "run", "--set")
+    code, out, err = palestra_command(*train, f"settings.how={how}")
+    assert (code, out) == (1, "")
+    assert says in err
+    assert not Path("run").exists()
+    assert palestra_command(*train, "settings.how=never")[0] == 0
+
+
+def test_a_module_that_leaves_the_process_is_an_error(palestra_command):
+    Path("leaves.py").write_text("import sys\nsys.exit(0)\n")
+    code, out, err = palestra_command("info", "leaves.py:Env")
+    assert (code, out) == (1, "")
+    assert "sys.exit(0)" in err
+
+
+def test_an_error_of_several_lines_is_shown_on_one(palestra_command):
+    Path("mine.py").write_text("def f(x):\n    raise ValueError('one,\\n   two\\n\\nthree')\n")
+    code, _, err = palestra_command("evaluate", DRIFT, "--policy", "mine.py:f")
+    assert code == 2
+    assert err.splitlines()[0] == "palestra: one, two three"
+    Path("mine.py").write_text("def f(x):\n    raise ValueError('word\\n' * 1000)\n")
+    _, _, err = palestra_command("evaluate", DRIFT, "--policy", "mine.py:f")
+    assert err.splitlines()[0].endswith("word word ...")
+    assert len(err.splitlines()[0]) < 1100
+
+
+SPOKEN = """
+import sys
+from palestra.experiments import cli
+
+cli.app.registered_commands.clear()
+
+@cli.app.command()
+def version() -> int:
+    print("≤ 1 ≥ −2 ∞ °")
+    cli._print_table("⟨title⟩", ("≤",), [("−1 m",)])
+    return 0
+
+@cli.app.command()
+def other() -> int:
+    return 0
+
+sys.exit(cli.main())
+"""
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_what_an_encoding_lacks_is_spelled(tmp_path, encoding):
+    ran = subprocess.run(
+        [sys.executable, "-c", SPOKEN, "version"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
+        capture_output=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert ran.stdout.decode(encoding).startswith(
+        f"<= 1 >= -2 infinity {'°?'[encoding == 'ascii']}"
+    )
+    assert "-1 m" in ran.stdout.decode(encoding)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="closes a descriptor by the shell")
+def test_a_closed_stdout_is_no_mistake(tmp_path):
+    ran = subprocess.run(
+        ["sh", "-c", f"'{sys.executable}' -m palestra list >&-"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"= 3", "not TOML"), (b"name = '\xff'", "not UTF-8"), (b"a = " + b"[" * 9999, "too deeply")],
+)
+def test_a_file_that_cannot_be_parsed_has_exit_code_3(palestra_command, content, says):
+    Path("mine.toml").write_bytes(content)
+    for command in (
+        ("info", "NMRRelax", "--set", "sample=mine.toml"),
+        ("train", DRIFT, "--config", "mine.toml"),
+        ("run", "nmr-relax", "--config", "mine.toml"),
+    ):
+        code, out, err = palestra_command(*command)
+        assert (code, out) == (3, "")
+        assert err.startswith("palestra: mine.toml: ")
+        assert says in err
+
+
+def test_a_value_that_is_not_allowed_has_exit_code_2_wherever_it_stands(palestra_command):
+    Path("mine.toml").write_text("[[species]]\nfraction = 2\nT1 = 1\nT2 = 1\n")
+    code, _, err = palestra_command("info", "NMRRelax", "--set", "sample=mine.toml")
+    assert code == 2
+    assert "species[0].fraction: got 2, allowed 0 to 1" in err
+    Path("mine.toml").write_text("stepz = 3\n")
+    assert palestra_command("train", DRIFT, "--config", "mine.toml")[0] == 2
+
+
+def test_a_byte_order_mark_is_skipped_and_a_huge_file_refused(palestra_command):
+    species = "[[species]]\nfraction = 1\nT1 = 1\nT2 = 1\n"
+    Path("mine.toml").write_text(species, encoding="utf-8-sig")
+    assert palestra_command("info", "NMRRelax", "--set", "sample=mine.toml")[0] == 0
+    with open("mine.toml", "a") as file:
+        file.truncate(2**24 + 1)
+    for command in (
+        ("info", "NMRRelax", "--set", "sample=mine.toml"),
+        ("train", DRIFT, "--config", "mine.toml"),
+    ):
+        code, _, err = palestra_command(*command)
+        assert code == 3
+        assert "mine.toml: larger than 16777216 bytes" in err
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (("evaluation_seed=2", "seed=0", "runs=3"), "evaluation_seed: got 2, a seed of training"),
+        (("evaluation_seed=7", "seed=7", "runs=1"), "evaluation_seed: got 7, a seed of training"),
+        (("evaluation_seed=-1",), "evaluation_seed: got -1, allowed 0 <= evaluation_seed < 2**64"),
+        (("seed=-1",), "seed: got -1"),
+        (("seed=1000002", "runs=2"), "evaluation_seed: 1000003 is the seed of training"),
+        (("claimed=0",), "claimed: got 0.0, allowed a number of seconds above 0"),
+        (("claimed=-1",), "claimed: got -1.0"),
+        (("claimed=inf",), "claimed: got inf"),
+    ],
+)
+def test_options_of_the_experiment_are_refused_before_anything_is_trained(
+    palestra_command, settings, says
+):
+    given = [part for setting in settings for part in ("--set", setting)]
+    code, out, err = palestra_command("run", "nmr-relax", *given)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert not Path("runs").exists()
+
+
+def test_the_seeds_of_a_training_are_refused_by_name(palestra_command):
+    code, _, err = palestra_command("train", DRIFT, "--set", "evaluation_seed=-1")
+    assert code == 2
+    assert "evaluation_seed: got -1, allowed 0 <= evaluation_seed < 2**64" in err
+
+
+def delete_a_block():
+    Path("run/episodes/00000000.parquet").unlink()
+
+
+def edit_the_seed():
+    edited("run/run.json", lambda document: document["config"].update(seed=5))
+
+
+def add_a_block():
+    shutil.copy("run/episodes/00000000.parquet", "run/episodes/00000009.parquet")
+
+
+def spoil_the_manifest():
+    Path("run/manifest.json").write_text("garbage")
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (delete_a_block, "episodes/00000000.parquet: in the manifest, but missing"),
+        (edit_the_seed, "run.json: SHA-256 differs from the manifest"),
+        (add_a_block, "episodes/00000009.parquet: not in the manifest"),
+        (spoil_the_manifest, "manifest.json"),
+    ],
+)
+def test_a_report_of_a_damaged_run_is_refused(palestra_command, document, damage, says):
+    document(*EVALUATE, "--episodes", "8", "--seed", "1", "--out", "run")
+    damage()
+    code, out, err = palestra_command("report", "run")
+    assert (code, out) == (3, "")
+    assert says in err
+    assert not Path("run/report.html").exists()
