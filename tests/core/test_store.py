@@ -310,7 +310,7 @@ def test_a_library_that_was_installed_or_removed_meanwhile_is_no_other_machine(
 ):
     folder = new_run(tmp_path)
     then = folder.config["machine"]
-    libraries = {**then["libraries"], "mujoco": "9.9"}
+    libraries = {**then["libraries"], "a-new-one": "9.9"}
     libraries.pop("gymnasium")
     monkeypatch.setattr(store, "machine", lambda: {**then, "libraries": libraries})
     RunFolder.create_or_resume(folder.path, CONFIG, strict=True)  # no warning, which would fail
