@@ -290,6 +290,7 @@ class RunFolder:
         mine = self.path / f"{_LOCK}{name}~{Process.current().token}~{secrets.token_hex(4)}"
         note = to_json({"pid": os.getpid(), "host": socket.gethostname()})  # for people to read
         beating = threading.Event()
+        heart = threading.Thread(target=_beat, args=(mine, beating), daemon=True)
         until = time.monotonic() + wait
         pauses = random.Random(mine.name)  # own generator: global random state is the user's
         try:
@@ -309,10 +310,12 @@ class RunFolder:
                 self._sweep(mine)
                 # a writer killed before us may not have come to it
                 _disk.disk.fsync_folder(self.path)
-            threading.Thread(target=_beat, args=(mine, beating), daemon=True).start()
+            heart.start()
             yield
         finally:
             beating.set()
+            if heart.is_alive():  # left alone, it may wake while the interpreter ends, and abort it
+                heart.join(HEARTBEAT)
             self._held.pop(name, None)
             with contextlib.suppress(OSError):  # the folder may be gone
                 _disk.disk.remove(mine)
@@ -380,9 +383,7 @@ class RunFolder:
         """
         try:
             yield
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # sys.exit in an environment's code too
+        except (Exception, SystemExit):  # sys.exit in an environment's code is a failure too
             if self.created and not any(p.is_dir() for p in _visible(self.path)):
                 self.withdraw()
             raise

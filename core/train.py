@@ -200,9 +200,7 @@ def train(config: TrainConfig, run: str | Path, *, progress: bool = False) -> Tr
         curve: list[Point] = []
         try:
             _train(cls, config, folder, curve, progress)
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # sys.exit in an environment's code too
+        except (Exception, SystemExit):  # sys.exit in an environment's code is a failure too
             if folder.created and (not curve or curve[-1]["steps"] == 0):
                 folder.withdraw()
             raise
