@@ -86,7 +86,7 @@ class Line:
         high: upper quartile over the rounds.
         bar: what must hold, or None where the line only informs.
         aim: what we reach for beyond it, or None.
-        unit: "x" (a ratio, more is better) or "us" (less is better).
+        unit: "x" (a ratio, more is better), or of what less is better: "us", "s", "%", "GiB", "".
     """
 
     what: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -31,6 +30,7 @@ from palestra.rollout import IncompleteRun, evaluate, merge
 from palestra.store import RunFolder, RunLocked, RunMismatch
 
 from .faults import nothing
+from .victims import alive, children
 
 TOYS = Path(__file__).with_name("toys.py")
 FAULTS = Path(__file__).with_name("faults.py")
@@ -314,17 +314,6 @@ def test_a_disk_that_fills_leaves_no_worker_behind(tmp_path, monkeypatch):
     assert not children(os.getpid())
 
 
-def children(pid: int) -> list[int]:
-    """Worker processes of a process, as Linux shows them."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
-            if int(parent) == pid and b"spawn_main" in (folder / "cmdline").read_bytes():
-                found.append(int(folder.name))
-    return found
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 def test_workers_end_with_their_parent(tmp_path, number):
     arguments = [sys.executable, "-m", "palestra", "evaluate", fault("Slow"), "--policy", "random"]
@@ -355,18 +344,11 @@ def test_workers_end_with_their_parent(tmp_path, number):
     code = parent.wait(30)
     assert code == {signal.SIGKILL: -9, signal.SIGINT: 130}.get(number, 143)
     until = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}/cmdline").exists() and alive(pid) for pid in workers):
+    while any(alive(pid) for pid in workers):
         assert time.monotonic() < until, "a worker outlives its parent"
         time.sleep(0.05)
     folder = RunFolder.open(tmp_path / "run")
     assert folder.verify() == ()
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def test_another_machine_is_warned_about_or_refused(tmp_path, monkeypatch):
