@@ -155,7 +155,7 @@ def descendants(pid: int, holding: bytes) -> list[int]:
     ("executor", "others", "repetitions", "holding"),
     [
         (Processes(workers=2), [InProcess(), Processes(workers=2)], 20, b"spawn_main"),
-        (Ray(workers=2), [InProcess(), Processes(workers=2)], 3, b"ray::"),
+        (Ray(workers=2), [InProcess(), Processes(workers=2)], 3, b"ray::_call"),
     ],
     ids=["processes", "ray"],
 )
