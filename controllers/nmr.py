@@ -8,6 +8,7 @@ far the sequence has come. None keeps a memory.
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ Array = npt.NDArray[Any]
 
 X, Y, MINUS_X, MINUS_Y = 0.0, math.pi / 2, math.pi, -math.pi / 2
 
+LEAST_FLIP = 0.75  # share of a flip angle that still does its work; 180 degrees are told by it
+
 # Columns of the observation
 _MZ, _MXY, _LAST_FLIP, _SINCE, _STEP = 2, 3, 4, 6, 7
 
@@ -31,12 +34,22 @@ class PulseSequence:
         env: where it will act; its limits of flip angle and delay are taken (default limits
             without one).
 
+    Raises:
+        ValueError: within those limits it cannot be played at all, and would be a straw man. A
+            limit that only trims it (a flip angle of 170 degrees for 180) is borne.
+
     Attributes:
+        pulses: how many steps it takes.
+        largest_flip: largest flip angle that it asks for, rad.
+        refocuses: whether it waits for an echo, as long as the time since the excitation.
         observation_space: the 8 components that the environments of pulses give.
         action_space: the 3 components of an event; with bounds other than -1 and 1 where a
             wrapper around the environment clips.
     """
 
+    pulses = 0
+    largest_flip = 0.0
+    refocuses = False
     observation_space = spaces.Box(-OBSERVATION_LIMIT, OBSERVATION_LIMIT, (8,), np.float32)
 
     def __init__(self, env: Any = None) -> None:
@@ -45,6 +58,38 @@ class PulseSequence:
         own, theirs = spaces.Box(-1.0, 1.0, (3,), np.float32), getattr(env, "action_space", None)
         wider = isinstance(theirs, spaces.Box) and theirs.shape == own.shape
         self.action_space = theirs if wider else own
+        self._check_limits(env)
+
+    def _check_limits(self, env: Any) -> None:
+        limits, horizon = self.action, getattr(env, "horizon", None)
+        lacking = []
+        if horizon is not None and horizon < self.pulses:
+            lacking.append(f"horizon = {horizon} steps, needed {self.pulses}")
+        if limits.theta_max <= LEAST_FLIP * self.largest_flip:
+            have, need = np.rad2deg((limits.theta_max, self.largest_flip))
+            lacking.append(f"theta_max = {have:.3g} degrees, needed {need:.0f}")
+        span = getattr(env, "tau0_span", None)
+        if self.refocuses and span is not None:
+            low, high = span
+            latest = min(limits.tau_max, OBSERVATION_LIMIT * TIME_SCALE)  # seen and waited for
+            if latest < low or high < limits.tau_min:
+                lacking.append(
+                    f"delays of {limits.tau_min:g} to {latest:g} s, needed the time since the "
+                    f"excitation, {low:g} to {high:g} s (tau0)"
+                )
+            elif latest < high or low < limits.tau_min:
+                warnings.warn(
+                    f"{type(self).__name__}: where the excitation was not {limits.tau_min:g} to "
+                    f"{latest:g} s ago, the limits of delays cut its echo short or pass it "
+                    f"(tau0 is {low:g} to {high:g} s)",
+                    UserWarning,
+                    stacklevel=3,
+                )
+        if lacking:
+            raise ValueError(
+                f"policy: {type(self).__name__} cannot be played within the limits of its "
+                f"environment: {'; '.join(lacking)}"
+            )
 
     def predict(
         self,
@@ -73,7 +118,7 @@ def _at_start(observation: Array) -> Array:
 
 def _just_refocused(observation: Array) -> Array:
     """Rows whose last pulse was a 180-degree pulse (the excitation does not count)."""
-    refocused: Array = observation[:, _LAST_FLIP] > 0.75
+    refocused: Array = observation[:, _LAST_FLIP] > LEAST_FLIP
     return ~_at_start(observation) & refocused
 
 
@@ -92,6 +137,7 @@ class Deft(PulseSequence):
     since excitation.
     """
 
+    pulses, largest_flip, refocuses = 2, math.pi, True
     refocus, back = Y, MINUS_X
 
     def events(self, observation: Array) -> tuple[Array, Array, Array]:
@@ -119,6 +165,8 @@ class Ninety(PulseSequence):
     Its phase is along the transverse part, -y, so that this part stays where it is.
     """
 
+    pulses, largest_flip = 1, math.pi / 2
+
     def events(self, observation: Array) -> tuple[Array, Array, Array]:
         """90, then nothing."""
         theta, phi, tau = self._nothing(len(observation))
@@ -132,6 +180,8 @@ class Echo(PulseSequence):
 
     Hahn, Phys. Rev. 80 (1950) 580.
     """
+
+    pulses, largest_flip, refocuses = 1, math.pi, True
 
     def events(self, observation: Array) -> tuple[Array, Array, Array]:
         """180 and a delay, then nothing."""
@@ -149,6 +199,7 @@ class EchoNinety(PulseSequence):
     transverse part is more than a fifth of the whole (4 % of the signal power).
     """
 
+    pulses, largest_flip, refocuses = 2, math.pi, True
     worthwhile = 0.2
 
     def events(self, observation: Array) -> tuple[Array, Array, Array]:

@@ -172,8 +172,8 @@ class BatchEnv(ABC):
         Args:
             actions: checked actions, (B, ...) in the dtypes of the action space. They may be the
                 caller's own arrays: read them, never write.
-            live: bool (B,).
-            streams: random streams; `streams.step` is k in the k-th step.
+            live: bool (B,); read it, never write.
+            streams: random streams; `streams.step` is k in the k-th step. Never write.
             step: to be written in live rows.
         """
 
@@ -426,7 +426,8 @@ class Episodes:
         episode, upcoming, stride = streams.episode, self.upcoming, self.stride
         _take_next(rows, episode, upcoming, stride, streams.step, self.ended)
         try:
-            self.env.begin(rows, streams, options)
+            if self.env.begin(rows, streams, options) is not None:
+                raise _returned(self.env, "begin")
         except BaseException:  # an option the environment refuses: nothing runs in these rows
             self.ended[rows] = True
             raise
@@ -462,7 +463,8 @@ class Episodes:
         else:
             arrays = step.reward, step.terminated, step.truncated, step.duration
             _open_step_over(live, streams.step, *arrays)
-        self.env.advance(actions, live, streams, step)
+        if self.env.advance(actions, live, streams, step) is not None:
+            raise _returned(self.env, "advance")
         over = step.terminated if not self._agents else self._agents_left(step)
         count = _close_step(
             live, streams.step, self._horizon, over, step.truncated, self.ended, self._unread
@@ -498,7 +500,8 @@ class Episodes:
             self.stride,
         )
         try:
-            self.env.advance(actions, stepped, streams, step)
+            if self.env.advance(actions, stepped, streams, step) is not None:
+                raise _returned(self.env, "advance")
             self.env.begin(begun, streams, None)
         except BaseException:
             ended |= begun
@@ -523,7 +526,8 @@ class Episodes:
     def observe(self) -> Tree:
         """The observation of all rows, in fresh arrays."""
         out = self._fresh()
-        self.env.observe(None, self.streams, out)
+        if self.env.observe(None, self.streams, out) is not None:
+            raise _returned(self.env, "observe")
         return out
 
     def observe_into(self, rows: Mask, out: Tree) -> None:
@@ -539,12 +543,31 @@ class Episodes:
         return out
 
     def snapshot(self) -> dict[str, Array]:
-        """Everything that decides how the rows go on; needs the environment's own `snapshot`."""
+        """Everything that decides how the rows go on; needs the environment's own `snapshot`.
+
+        Raises:
+            TypeError: the environment's snapshot is not a dict of arrays.
+        """
         inside = self.env.snapshot(self.env.everyone)  # type: ignore[attr-defined]
+        arrays = isinstance(inside, dict) and all(
+            isinstance(a, np.ndarray) for a in inside.values()
+        )
+        if not arrays:
+            raise TypeError(f"{type(self.env).__name__}.snapshot: expected a dict of arrays")
         return self._books() | {f"env/{name}": array for name, array in inside.items()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Go on from a snapshot of as many rows."""
+        """Go on from a snapshot of as many rows.
+
+        Raises:
+            ValueError: arrays of other names or shapes than a snapshot of this environment has.
+        """
+        expected = {name: array.shape for name, array in self.snapshot().items()}
+        if (given := {name: array.shape for name, array in state.items()}) != expected:
+            raise ValueError(
+                f"snapshot: got {given}, expected {expected}: of another environment, or of "
+                "another number of rows"
+            )
         self._reopen(state)
         self.seeded = True
         inside = {k.removeprefix("env/"): v for k, v in state.items() if k.startswith("env/")}
@@ -673,11 +696,22 @@ def _check_definition(env: BatchEnv) -> None:
         space = getattr(env, attribute, None)
         if not isinstance(space, spaces.Space):
             raise TypeError(f"{name}.{attribute}: got {space!r}, expected a gymnasium space")
+    for method in ("begin", "advance", "observe"):
+        if not callable(getattr(env, method)):
+            raise TypeError(f"{name}.{method}: got {getattr(env, method)!r}, expected a method")
     agents = env.agents
     if not isinstance(agents, tuple) or not all(isinstance(agent, str) for agent in agents):
         raise TypeError(f"{name}.agents: got {agents!r}, expected a tuple of names")
     if len(set(agents)) < len(agents):
         raise ValueError(f"{name}.agents: got {agents!r}, allowed each name once")
+
+
+def _returned(env: BatchEnv, method: str) -> TypeError:
+    """The mistake of an author who returns a result that nobody reads."""
+    where = {"observe": "out", "advance": "step"}.get(method, "attributes of its own")
+    return TypeError(
+        f"{type(env).__name__}.{method}: returned a value, expected None; it writes into {where}"
+    )
 
 
 def refuse_masked(

@@ -15,6 +15,11 @@ from .batch import BatchEnv, Mask, Options, Step
 from .spaces import Array, Tree, allocate, map_tree, put, take
 from .streams import Streams
 
+STEP = "(observation, reward, terminated, truncated, info)"
+RESET = "(observation, info)"
+NUMBER = int | float | np.integer | np.floating
+TRUTH = bool | np.bool_
+
 
 class GymBatch(BatchEnv):
     """Copies of a plain Gymnasium environment, one a row.
@@ -32,7 +37,8 @@ class GymBatch(BatchEnv):
         kwargs: passed on to `make`.
 
     Raises:
-        TypeError: a copy is not a gymnasium.Env, or has spaces without a fixed shape.
+        TypeError: a copy is not a gymnasium.Env, or has spaces without a fixed shape; later, what
+            its `reset` or `step` returns is not what Gymnasium asks for.
     """
 
     passes_options_on = True
@@ -74,10 +80,10 @@ class GymBatch(BatchEnv):
         for row in np.flatnonzero(rows).tolist():
             chosen: Mapping[str, Any] | None = options[row] if options is not None else None
             passed = {k: v for k, v in (chosen or {}).items() if k != "episode"}
-            observation, _ = self.copies[row].reset(
-                seed=streams.seed32(row), options=passed or None
-            )
-            self._see(row, observation)
+            came: Any = self.copies[row].reset(seed=streams.seed32(row), options=passed or None)
+            if type(came) is not tuple or len(came) != 2:
+                raise self._wrong_number(row, "reset", came, RESET)
+            self._see(row, came[0])
         for values in self._metrics.values():
             values[rows] = np.nan
 
@@ -85,16 +91,35 @@ class GymBatch(BatchEnv):
         """Step the copies of the live rows."""
         for row in np.flatnonzero(live).tolist():
             # a copy: the environment may write into its action
-            observation, reward, terminated, truncated, info = self.copies[row].step(
-                copy.deepcopy(take(actions, row))
-            )
+            came: Any = self.copies[row].step(copy.deepcopy(take(actions, row)))
+            if type(came) is not tuple or len(came) != 5:
+                raise self._wrong_number(row, "step", came, STEP)
+            observation, reward, terminated, truncated, info = came
             self._see(row, observation)
+            if not isinstance(reward, NUMBER):
+                raise self._wrong_kind(row, "reward", reward, "a number")
+            for what, end in (("terminated", terminated), ("truncated", truncated)):
+                if not isinstance(end, TRUTH):
+                    raise self._wrong_kind(row, what, end, "True or False")
             step.reward[row] = reward
             step.terminated[row] = terminated
             step.truncated[row] = truncated
             for name, values in self._metrics.items():
                 if name in info:
                     values[row] = info[name]
+
+    def _wrong_number(self, row: int, method: str, came: Any, expected: str) -> TypeError:
+        values = f"{len(came)} values" if isinstance(came, tuple) else f"a {type(came).__name__}"
+        old = "; this is the interface before Gym 0.26" if method == "step" else ""
+        old = old if isinstance(came, tuple) and len(came) == 4 else ""
+        return TypeError(
+            f"{method}: row {row}: {self._name} returned {values}, expected {expected}{old}"
+        )
+
+    def _wrong_kind(self, row: int, what: str, value: Any, expected: str) -> TypeError:
+        return TypeError(
+            f"{what}: row {row}: {self._name} returned {value!r:.60}, expected {expected}"
+        )
 
     def _see(self, row: int, observation: Any) -> None:
         try:

@@ -33,6 +33,7 @@ BLOCK_ROUNDS = 16  # episodes a row plays in a block at least, unless they are s
 BLOCK_EPISODES = 1024  # episodes in a block at least, unless they are slow
 BLOCK_SECONDS = 1.0
 MOST_BLOCKS = 1000
+PATIENCE = 1024  # steps without an ended episode after which the books are looked at
 UNBOUNDED_STEPS = 100_000  # where an environment has no horizon, the runner's own limit
 
 Advance = Callable[[float], None]
@@ -222,7 +223,11 @@ class Player:
         self._check_finite("observation", observation)
         playing = int(np.count_nonzero(live))
         starting = True
+        quiet = 0  # steps since an episode ended
         while playing:
+            quiet += 1
+            if quiet % PATIENCE == 0:
+                self._check_books(live, playing)
             actions, state = self._act(observation, state, fresh)
             step, ended = self._advance(actions, live)
             if not table.add(step):
@@ -248,9 +253,24 @@ class Player:
                     episodes.observe_into(fresh, observation)
                     self._check_finite("observation", observation)
                 advance(ended)
+                quiet = 0
             elif starting:
                 fresh, starting = np.zeros(width, np.bool_), False
+        if left.any():
+            raise self._books_written()
         return {"episodes": table.table()}
+
+    def _check_books(self, live: Array, playing: int) -> None:
+        """Refuse an environment that keeps its rows from ever ending: it would play forever."""
+        steps = self.episodes.streams.step[live]
+        if np.count_nonzero(live) != playing or not (steps >= PATIENCE).all():
+            raise self._books_written()
+
+    def _books_written(self) -> RuntimeError:
+        return RuntimeError(
+            f"{self.name}: the environment wrote to live or streams, which belong to the core; it "
+            "may only read them"
+        )
 
     def _whereabouts(self, span: Span) -> str:
         """Which episodes and steps the rows were at, for the note of an exception."""
@@ -264,13 +284,19 @@ class Player:
 
     def _act(self, observation: Tree, state: Any, fresh: Array) -> tuple[Tree, Any]:
         masks = {"action_masks": self.episodes.masks()} if self.wants_masks else {}
-        return self.policy.predict(  # type: ignore[no-any-return]
+        came = self.policy.predict(
             observation,
             state=state,
             episode_start=fresh,
             deterministic=self.deterministic,
             **masks,
         )
+        if type(came) is not tuple or len(came) != 2:
+            raise TypeError(
+                f"policy: its predict returned {type(came).__name__}, expected the tuple "
+                "(actions, state)"
+            )
+        return came
 
     def _advance(self, actions: Tree, live: Array) -> tuple[Step, int]:
         try:

@@ -162,6 +162,11 @@ class Target:
         env = self.build(rows, **settings)
         for name, wrap in zip(wrappers, classes, strict=True):
             env = _batch_env(wrap(env), f"wrappers: {name!r} makes", "a wrapper makes a BatchEnv")
+        if getattr(env, "rows", rows) != rows:
+            raise ValueError(
+                f"target: {self.name} builds an environment of {env.rows} rows, and {rows} were "
+                "asked for; its __init__ passes rows on: super().__init__(rows, ...)"
+            )
         if max_episode_steps is not None:
             env.horizon = min(max_episode_steps, env.horizon or max_episode_steps)
         return env

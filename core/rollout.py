@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .store import RunFolder
 
 DEFAULT_WIDTH = 64
+MOST_ROWS = 2**20  # that advance together: beyond, memory runs out long before time is saved
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,8 @@ def evaluate(
         target: anything that `palestra.make` takes.
         episodes: how many, N.
         seed: whose episodes; None draws one from the system (and stores it).
-        width: rows that advance together; part of the result for torch policies.
+        width: rows that advance together, at most 2**20; part of the result for torch policies.
+            Rows beyond the number of episodes are padding.
         block: episodes a block; by default 1024 and 16 a row, fewer where they are slow. Of a
             run that is resumed, the one it began with. Part of the result only where a network
             samples its actions; then it does not depend on how slow they are.
@@ -176,6 +178,8 @@ def evaluate(
             raise ValueError(f"{label}: got {value!r}, allowed an integer of at least 1")
         if value >= 2**32:
             raise ValueError(f"{label}: got a larger number, allowed at most 2**32 - 1")
+    if width > MOST_ROWS:
+        raise ValueError(f"width: got {width}, allowed at most {MOST_ROWS} (2**20)")
     chosen = choose_executor(executor)
     stored = _stored_config(run)
     part = None if shard is None else _Shard.checked(shard)

@@ -24,7 +24,7 @@ from .policy import takes_masks
 from .policy_files import DESCRIPTION, STATISTICS, WEIGHTS
 from .progress import progress_bar
 from .registry import did_you_mean, load_object, resolve, squash
-from .rollout import evaluate
+from .rollout import MOST_ROWS, evaluate
 from .safe_files import MalformedFile, strict_json
 from .sb3_networks import ACTIVATIONS, ALGORITHMS, SETTINGS
 from .store import RunFolder, named_files
@@ -125,6 +125,8 @@ class TrainConfig:
                 raise ConfigError(f"{name}: got {value!r}, allowed a whole number")
             if value < 1:
                 raise ConfigError(f"{name}: got {value}, allowed 1 or more")
+        if self.rows > MOST_ROWS:
+            raise ConfigError(f"rows: got {self.rows}, allowed at most {MOST_ROWS} (2**20)")
         if not DEVICE.fullmatch(self.device):
             raise ConfigError(f"device: got {self.device!r}, allowed {DEVICES}")
         for name in OWN_SETTINGS:

@@ -131,6 +131,9 @@ def _explain(problem: BaseException) -> int:
         for note in getattr(problem, "__notes__", ()):
             _say(note)
         return USAGE
+    if isinstance(problem, MemoryError):
+        _say(f"out of memory: {problem}; a smaller --width, or fewer rows, need less")
+        return REFUTED
     _say(f"{type(problem).__name__}: {problem}")
     for note in getattr(problem, "__notes__", ()):
         _say(note)

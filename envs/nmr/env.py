@@ -275,6 +275,11 @@ class PulseEnv(BatchEnv):
         self._nu1 = float(instrument.nu1_max_hz) if finite else 0.0
 
     @property
+    def tau0_span(self) -> tuple[float, float]:
+        """Between which times the start state has precessed, s."""
+        return self._tau0_span
+
+    @property
     def _why_tau_ends(self) -> str:
         """Unit of a delay, and what bounds it."""
         if self._tau_limits[1] == checks.DELAY[1]:

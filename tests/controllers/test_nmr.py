@@ -12,6 +12,7 @@ from palestra.controllers import CATALOGUE, nmr
 from palestra.envs.nmr.env import NMRAlign, NMRRelax
 from palestra.envs.nmr.sample import load_sample
 from palestra.registry import load_object
+from palestra.rollout import evaluate
 
 
 def play(env, policy):
@@ -88,6 +89,40 @@ def test_sequences_are_legal_policies_by_name(name):
     actions, state = policy.predict(observation, state="kept")
     assert all(env.action_space.contains(a) for a in actions)
     assert state == "kept"
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings", "says"),
+    [
+        (nmr.Deft, {"tau0": (0.05, 0.06)}, "delays of 0.0001 to 0.04 s, needed the time since"),
+        (nmr.Deft, {"tau0": (0.3, 0.4), "tau_max": 0.5}, "delays of 0.0001 to 0.2 s, needed"),
+        (nmr.Echo, {"tau_min": 0.03}, "delays of 0.03 to 0.04 s, needed"),
+        (nmr.CompensatedDeft, {"theta_max": 1.0}, "theta_max = 57.3 degrees, needed 180"),
+        (nmr.Echo, {"theta_max": 2.35}, "theta_max = 135 degrees, needed 180"),
+        (nmr.Ninety, {"theta_max": 1.0}, "theta_max = 57.3 degrees, needed 90"),
+        (nmr.Deft, {"horizon": 1}, "horizon = 1 steps, needed 2"),
+        (nmr.EchoNinety, {"horizon": 1}, "horizon = 1 steps, needed 2"),
+    ],
+)
+def test_a_sequence_that_cannot_be_played_is_refused_rather_than_a_straw_man(
+    policy, settings, says
+):
+    env = NMRRelax(2, **settings)
+    with pytest.raises(ValueError, match=f"policy: {policy.__name__} cannot be played.*: {says}"):
+        policy(env)
+    assert nmr.Wait(env).predict(np.zeros((2, 8)))[0].shape == (2, 3)
+
+
+def test_a_horizon_that_is_shortened_later_counts_too():
+    with pytest.raises(ValueError, match="horizon = 1 steps, needed 2"):
+        evaluate("deft", "NMRRelax", episodes=2, seed=0, settings={"max_episode_steps": 1})
+
+
+def test_a_limit_that_only_trims_a_sequence_is_borne():
+    waiting = mean_time(nmr.Wait)
+    assert mean_time(nmr.Deft, theta_max=3.0) < 0.6 * waiting
+    with pytest.warns(UserWarning, match=r"Deft: where the excitation was not 0.0001 to 0.015 s"):
+        assert mean_time(nmr.Deft, tau_max=0.015) < 0.8 * waiting
 
 
 def test_sequences_keep_to_the_limits_of_their_environment():

@@ -10,6 +10,7 @@ from gymnasium.error import ResetNeeded
 
 from palestra.batch import BatchEnv, Episodes, Step
 from palestra.play import NotFinite
+from palestra.registry import resolve
 from palestra.rollout import evaluate
 from palestra.views.gym import GymView
 from palestra.views.sb3 import SB3View
@@ -84,9 +85,116 @@ class Named(Counter):
     agents = ["left", "right"]
 
 
+class NoObserve(Counter):
+    observe = None
+
+
+class ReturnsObservation(Counter):
+    def observe(self, rows, streams, out):
+        return np.zeros((self.rows, 1), np.float32)
+
+
+class ReturnsStep(Counter):
+    def advance(self, actions, live, streams, step):
+        return step
+
+
+class ReturnsStart(Counter):
+    def begin(self, rows, streams, options):
+        return 0
+
+
+class ThreeRows(Counter):
+    def __init__(self, rows: int) -> None:
+        super().__init__(3)
+
+
+class EndsRows(Counter):
+    """No row is live any more, so none ever ends."""
+
+    def advance(self, actions, live, streams, step):
+        live[:] = False
+
+
+class EndsOneRow(Counter):
+    def advance(self, actions, live, streams, step):
+        super().advance(actions, live, streams, step)
+        live[1] = False
+
+
+class StopsTheCount(Counter):
+    def advance(self, actions, live, streams, step):
+        streams.step[:] = 0
+
+
+@pytest.mark.parametrize("broken", [EndsRows, EndsOneRow, StopsTheCount])
+def test_an_environment_that_writes_what_it_may_only_read_is_refused_and_does_not_hang(broken):
+    with pytest.raises(RuntimeError, match=f"{broken.__name__}: the environment wrote to live or"):
+        evaluate(zero, broken, episodes=12, seed=0, width=4)
+
+
+def step_a_view(env):
+    view = VectorView(env)
+    view.reset(seed=0)
+    view.step(np.zeros(2, np.int64))
+
+
+@pytest.mark.parametrize(
+    ("broken", "method", "place"),
+    [
+        (ReturnsObservation, "observe", "out"),
+        (ReturnsStep, "advance", "step"),
+        (ReturnsStart, "begin", "attributes of its own"),
+    ],
+)
+def test_a_method_that_returns_its_result_is_told_where_to_write_it(broken, method, place):
+    said = f"{broken.__name__}.{method}: returned a value, expected None; it writes into {place}"
+    with pytest.raises(TypeError, match=said):
+        evaluate(zero, broken, episodes=4, seed=0, width=2)
+    with pytest.raises(TypeError, match=said):
+        step_a_view(broken(2))
+
+
+def test_an_environment_has_as_many_rows_as_were_asked_for():
+    with pytest.raises(ValueError, match="ThreeRows builds an environment of 3 rows, and 4 were"):
+        evaluate(zero, ThreeRows, episodes=4, seed=0, width=4)
+    with pytest.raises(ValueError, match=r"super\(\).__init__\(rows, ...\)"):
+        resolve(ThreeRows).make(1)
+    assert resolve(ThreeRows).make(3).rows == 3
+
+
+def test_a_snapshot_of_another_number_of_rows_or_environment_is_refused():
+    two, three, other = Episodes(Drift(2)), Episodes(Drift(3)), Episodes(Drift(2))
+    two.reset(0)
+    three.reset(0)
+    with pytest.raises(ValueError, match=r"snapshot: got .*, expected .*another number of rows"):
+        two.restore(three.snapshot())
+    state = two.snapshot()
+    with pytest.raises(ValueError, match="snapshot: got"):
+        other.restore({name: array for name, array in state.items() if name != "ended"})
+    other.restore(state)
+    assert other.observe().tolist() == two.observe().tolist()
+
+
+@pytest.mark.parametrize("count", [2**20 + 1, 2**31])
+def test_a_width_beyond_any_use_is_refused_at_once(count):
+    with pytest.raises(ValueError, match=rf"width: got {count}, allowed at most 1048576"):
+        evaluate(zero, Counter, episodes=4, seed=0, width=count)
+
+
+def test_a_policy_that_returns_no_pair_is_told_so():
+    class Bare:
+        def predict(self, observation, state=None, episode_start=None, deterministic=True):
+            return np.zeros(len(observation), np.int64)
+
+    with pytest.raises(TypeError, match=r"predict returned ndarray, expected the tuple \(actions"):
+        evaluate(Bare(), Counter, episodes=4, seed=0, width=2)
+
+
 @pytest.mark.parametrize(
     ("broken", "error", "message"),
     [
+        (NoObserve, TypeError, "NoObserve.observe: got None, expected a method"),
         (NoSuper, TypeError, r"NoSuper.__init__ must call super\(\).__init__\(rows, horizon"),
         (NoSpace, TypeError, "NoSpace.observation_space: got None, expected a gymnasium space"),
         (Twins, ValueError, r"Twins.agents: got \('left', 'left'\), allowed each name once"),

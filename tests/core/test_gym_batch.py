@@ -178,6 +178,54 @@ def test_an_observation_that_does_not_fit_its_space_is_refused_not_repaired(seen
     assert episodes.observe()["a"].dtype == np.float32
 
 
+class Answers(Returns):
+    """Returns what it is told from `step`, and from `reset`."""
+
+    observation_space = spaces.Discrete(2)
+
+    def __init__(self, step, reset=(0, {})) -> None:
+        self.answers = step, reset
+
+    def reset(self, *, seed=None, options=None):
+        return self.answers[1]
+
+    def step(self, action):
+        return self.answers[0]
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ((0, 1.0, True, {}), r"step: row 0: Answers returned 4 values, expected .*before Gym 0.26"),
+        (0, r"step: row 0: Answers returned a int, expected \(observation, reward, terminated"),
+        ((0, 1.0, "no", False, {}), "terminated: row 0: Answers returned 'no', expected True or"),
+        ((0, 1.0, True, 0, {}), "truncated: row 0: Answers returned 0, expected True or False"),
+        ((0, "1", True, False, {}), "reward: row 0: Answers returned '1', expected a number"),
+        ((0, None, True, False, {}), "reward: row 0: Answers returned None, expected a number"),
+        ((0, np.ones(1), True, False, {}), r"reward: row 0: Answers returned array\(\[1.\]\)"),
+    ],
+)
+def test_what_step_returns_is_checked_by_kind(step, said):
+    episodes = Episodes(GymBatch(1, Answers, step=step))
+    episodes.reset(0)
+    with pytest.raises(TypeError, match=said):
+        episodes.advance(np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize("reward", [1, 1.0, True, np.float32(1), np.int8(1)])
+def test_numbers_of_any_kind_are_rewards(reward):
+    episodes = Episodes(GymBatch(1, Answers, step=(0, reward, np.bool_(True), False, {})))
+    episodes.reset(0)
+    step, ended = episodes.advance(np.zeros(1, np.int64))
+    assert (step.reward.tolist(), ended) == ([1.0], 1)
+
+
+@pytest.mark.parametrize("reset", [0, (0,), (0, {}, 1)])
+def test_reset_returns_observation_and_info(reset):
+    with pytest.raises(TypeError, match=r"reset: row 0: Answers returned .*, expected \(observat"):
+        Episodes(GymBatch(1, Answers, step=(), reset=reset)).reset(0)
+
+
 def test_masks_and_goals_of_the_environment_are_passed_on():
     masked = GymBatch(3, lambda: GymView(Corridor(1)))
     view = SB3View(masked)

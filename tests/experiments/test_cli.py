@@ -940,6 +940,16 @@ def test_code_that_leaves_the_process_is_an_error(palestra_command, how, says):
     assert palestra_command(*train, "settings.how=never")[0] == 0
 
 
+def test_a_lack_of_memory_is_said_in_one_line(palestra_command):
+    Path("mine.py").write_text(
+        "import numpy as np\ndef f(x):\n    return np.zeros((10**9, 10**7))\n"
+    )
+    code, _, err = palestra_command("evaluate", DRIFT, "--policy", "mine.py:f")
+    assert code == 1
+    assert err.startswith("palestra: out of memory: Unable to allocate ")
+    assert len(err.splitlines()) == 1
+
+
 def test_a_module_that_leaves_the_process_is_an_error(palestra_command):
     Path("leaves.py").write_text("import sys\nsys.exit(0)\n")
     code, out, err = palestra_command("info", "leaves.py:Env")
