@@ -150,27 +150,21 @@ class SB3View(VecEnv):
     ) -> None:
         """Complete the infos of rows whose episode is over; their sums start again."""
         streams, elapsed = self.episodes.streams, self._elapsed()
-        final = observation[rows] if self._plain else take_rows(observation, rows)
         metrics = self.episodes.metrics() if self.episodes.measures else {}
-        columns = (
-            rows,
-            streams.seed[rows],
-            streams.episode[rows],
-            streams.step[rows],
-            self._returns[rows],
-            step.terminated[rows],
-        )
-        ends = zip(*[column.tolist() for column in columns], strict=True)
-        for index, (row, seed, episode, length, total, terminated) in enumerate(ends):
+        seeds, episodes, steps = streams.seed, streams.episode, streams.step
+        returns, terminated = self._returns, step.terminated
+        final = observation if self._plain else take_rows(observation, rows)
+        # number by number: few rows end in a step, and an array for each column costs more
+        for index, row in enumerate(rows.tolist()):
             info = infos[row]
-            info["seed"] = seed
-            info["episode_id"] = episode
+            info["seed"] = seeds.item(row)
+            info["episode_id"] = episodes.item(row)
             for name, values in metrics.items():
                 info[name] = values.item(row)
-            info["terminal_observation"] = final[index] if self._plain else take(final, index)
-            info["TimeLimit.truncated"] = not terminated
-            info["episode"] = {"r": total, "l": length, "t": elapsed}
-        self._returns[rows] = 0.0
+            info["terminal_observation"] = final[row].copy() if self._plain else take(final, index)
+            info["TimeLimit.truncated"] = not terminated.item(row)
+            info["episode"] = {"r": returns.item(row), "l": steps.item(row), "t": elapsed}
+            returns[row] = 0.0
 
     def _elapsed(self) -> float:
         return time.time() - self._start
