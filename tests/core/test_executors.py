@@ -80,6 +80,37 @@ def test_thirteen_episodes_in_blocks_of_five_with_two_workers_are_thirteen():
     assert done.column("episode").tolist() == list(range(13))
 
 
+@pytest.mark.slow
+def test_a_network_gives_the_same_table_with_two_workers(tmp_path):
+    """pytorch#58128, #136338: other bits at other batch sizes; here the width is fixed."""
+    from stable_baselines3 import PPO
+
+    from palestra.policy_files import save_policy
+    from palestra.views import make
+
+    network = {"net_arch": [16], "log_std_init": -1.0}
+    model = PPO("MlpPolicy", make(DRIFT, view="sb3", rows=2), policy_kwargs=network, seed=3)
+    save_policy(model, tmp_path / "policy")
+    for options in ({}, {"fast": False}, {"deterministic": False}):
+        one, two = (
+            evaluate(tmp_path / "policy", DRIFT, executor=executor, **options, **ARGUMENTS)
+            for executor in ("in-process", TWO)
+        )
+        assert encode_block(one.table) == encode_block(two.table)
+        assert len(set(one.column("return"))) > 1
+
+
+def test_geometric_lengths_have_mean_ten_with_two_workers():
+    """The mean of 10 000 lengths with p = 0.1 lies within 3 sigma = 0.28 of 10, and is the same."""
+    target = f"{TOYS}:GeometricLength"
+    one, two = (
+        evaluate("random", target, episodes=10_000, seed=3, block=2500, executor=executor)
+        for executor in ("in-process", TWO)
+    )
+    assert abs(two.mean().estimate - 10) < 0.28
+    assert encode_block(one.table) == encode_block(two.table)
+
+
 def test_three_shards_merged_are_the_run(tmp_path, undisturbed):
     evaluation, files = undisturbed
     run = tmp_path / "run"
