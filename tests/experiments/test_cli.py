@@ -444,6 +444,8 @@ HUGE = str(10**400)
         (("train", DRIFT, "--set", f"steps={HUGE}"), "must be a whole number of at most 64 bits"),
         (("train", DRIFT, "--set", f"a.b={'[' * 90}{']' * 90}"), "nested too deeply; allowed 62"),
         (("evaluate", "CartPole-v1", "--policy", "deft"), "policy deft: observation space differs"),
+        (("train", DRIFT, "--set", "rows=1048577"), "rows: got 1048577, allowed at most 1048576"),
+        ((*EVALUATE, "--width", "1048577"), "width: got 1048577, allowed at most 1048576"),
         (("run", "nmr-relx"), "there is no 'nmr-relx' (did you mean 'nmr-relax'?)"),
         (("run", "nmr-relax", "--preset", "smok"), "preset: got 'smok', allowed full, smoke"),
         (("run", "nmr-relax", "--set", "smaple=oil"), "did you mean 'sample'?"),
