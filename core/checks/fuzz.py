@@ -319,7 +319,8 @@ def _conclude(fuzz: _Fuzz, memory: _Memory, seconds: float) -> Iterator[Event]:
 # ------------------------------------------------------------------ memory
 
 PARTS = 8
-LEAST_BLOCKS = 30  # of the interpreter, between two samples
+LEAST_BLOCKS = 30  # of the interpreter, between two samples; and one in so many steps, because
+LEAST_STEPS = 10  # the interpreter's own caches fill up slowly
 STEADY = 0.8  # a leak goes on; what is filled once (caches, specialised code) takes less and less
 LEAST_BYTES = 4 * 2**20
 
@@ -343,7 +344,8 @@ class _Memory:
         if len(blocks) < 5:
             yield subject.not_applicable("memory", f"too short a play: {note}")
             return
-        if _leaks(blocks, LEAST_BLOCKS) or _leaks(resident, LEAST_BYTES):
+        least = max(LEAST_BLOCKS, (steps[-1] - steps[0]) // (4 * LEAST_STEPS))
+        if _leaks(blocks, least) or _leaks(resident, LEAST_BYTES):
             played = episodes[-1] - episodes[0]
             grown = f"{blocks[-1] - blocks[0]} objects, {(resident[-1] - resident[0]) >> 10} KiB"
             yield subject.finding(
