@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .rollout import compare as compare
     from .rollout import evaluate as evaluate
     from .streams import Streams as Streams
+    from .trajectories import Trajectories as Trajectories
     from .views import make as make
 
 __version__ = "0.1.0"
@@ -30,6 +31,7 @@ _HOMES = {
     "GymBatch": "gym_batch",
     "Step": "batch",
     "Streams": "streams",
+    "Trajectories": "trajectories",
     "compare": "rollout",
     "evaluate": "rollout",
     "export_onnx": "onnx_export",

@@ -779,11 +779,16 @@ def mask_buffer(env: BatchEnv) -> Tree:
     """
     space = env.action_space
     if keyed_by_agents(env, space):
-        return {a: np.ones((env.rows, _choices(space[a])), np.bool_) for a in env.agents}  # type: ignore[index]
-    return np.ones((*lead(env, space), _choices(space)), np.bool_)
+        return {a: np.ones((env.rows, choices_of(space[a])), np.bool_) for a in env.agents}  # type: ignore[index]
+    return np.ones((*lead(env, space), choices_of(space)), np.bool_)
 
 
-def _choices(space: spaces.Space[Any]) -> int:
+def choices_of(space: spaces.Space[Any]) -> int:
+    """How many truth values the mask of a space has.
+
+    Raises:
+        TypeError: a space that is neither Discrete nor MultiDiscrete.
+    """
     if isinstance(space, spaces.Discrete):
         return int(space.n)
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:

@@ -42,6 +42,7 @@ class Job:
     deterministic: bool
     max_steps: int | None
     fast: bool
+    record: bool = False
     fingerprint: str | None = None
     path: str = ""
     code: Mapping[str, str] = field(default_factory=dict)
@@ -86,7 +87,7 @@ def opened(job: Job, where: Target, policy: Any) -> Iterator[Stage]:
 def _set(job: Job, name: str, env: BatchEnv, policy: Any) -> Stage:
     loaded = load_policy(policy, env)
     chosen, path, reason = _chosen_path(loaded, env, job.fast and job.deterministic)
-    player = Player(name, env, chosen, job.seed, job.deterministic, job.max_steps)
+    player = Player(name, env, chosen, job.seed, job.deterministic, job.max_steps, job.record)
     return Stage(player, fingerprint(loaded), path, reason)
 
 

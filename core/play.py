@@ -29,6 +29,8 @@ from .spaces import Array, Tree, leaves, map_tree
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .recorder import Recorder
+
 BLOCK_ROUNDS = 16  # episodes a row plays in a block at least, unless they are slow
 BLOCK_EPISODES = 1024  # episodes in a block at least, unless they are slow
 BLOCK_SECONDS = 1.0
@@ -139,8 +141,10 @@ class Player:
         seed: int,
         deterministic: bool,
         max_steps: int | None,
+        record: bool = False,
     ) -> None:
         self.name = name
+        self.record = record
         self.env = env
         self.policy = policy
         self.seed = seed
@@ -175,6 +179,13 @@ class Player:
         rounds = int(np.clip(BLOCK_SECONDS / per_round, least, most))
         return rounds * self.env.rows
 
+    def recorded_block(self, block: int) -> int:
+        """At most `block` episodes, and no more than a recording can hold in memory."""
+        from .recorder import episodes_that_fit
+
+        fit = episodes_that_fit(self.env, self.max_steps)
+        return min(block, fit if fit < self.env.rows else fit // self.env.rows * self.env.rows)
+
     def rounds(self, episodes: int) -> int:
         """Episodes a row plays in a block, where they are not slow."""
         least = -(-episodes // (MOST_BLOCKS * self.env.rows))
@@ -188,7 +199,8 @@ class Player:
             advance: told how many episodes have ended, now and then.
 
         Returns:
-            Tables by kind: "episodes", one row an episode, in their order.
+            Tables by kind: "episodes", one row an episode, in their order; of a player that
+            records also "steps", see `palestra.recorder`.
 
         Raises:
             NotFinite: an observation, action, reward or metric is not finite.
@@ -217,6 +229,7 @@ class Player:
         left = np.maximum(0, -(-(count - np.arange(width)) // width))  # episodes a row still plays
         self.live = live = left > 0  # rows beyond the block are padding: begun, never advanced
         table = _EpisodeTable(first, count, env)
+        recorder = self._recorder()
         state: Any = None
         fresh = np.ones(width, np.bool_)
         observation = episodes.observe()
@@ -228,7 +241,10 @@ class Player:
             quiet += 1
             if quiet % PATIENCE == 0:
                 self._check_books(live, playing)
-            actions, state = self._act(observation, state, fresh)
+            before = state
+            actions, state = self._act(observation, before, fresh)
+            if recorder is not None:
+                recorder.acted(observation, actions, before, fresh, live)
             step, ended = self._advance(actions, live)
             if not table.add(step):
                 self._refuse_step(step)
@@ -236,6 +252,8 @@ class Player:
             self._check_finite("observation", observation)
             if self.max_steps is not None:
                 ended += self._cut(table.cut)
+            if recorder is not None:
+                recorder.stepped(step, table.cut, observation)
             if ended:
                 over = episodes.ended & live
                 metrics = episodes.metrics()
@@ -258,7 +276,16 @@ class Player:
                 fresh, starting = np.zeros(width, np.bool_), False
         if left.any():
             raise self._books_written()
-        return {"episodes": table.table()}
+        tables = {"episodes": table.table()}
+        return tables if recorder is None else tables | {"steps": recorder.table()}
+
+    def _recorder(self) -> Recorder | None:
+        if not self.record:
+            return None
+        from .recorder import Recorder
+
+        masks = self.wants_masks
+        return Recorder(self.episodes, self.policy, self.deterministic, policy_sees_masks=masks)
 
     def _check_books(self, live: Array, playing: int) -> None:
         """Refuse an environment that keeps its rows from ever ending: it would play forever."""

@@ -6,7 +6,9 @@ The batch leads always: observations are (B, ...), actions (B, ...). `state` is 
 remembers between steps, and None at first; `episode_start`, bool (B,), marks the rows whose
 memory must be forgotten. Where `predict` names `action_masks`, it is given the masks of the
 environment. Two methods are optional: `begin(rows, streams)` hands a policy its stream of random
-numbers, and `action_prob(observation, actions, ...)` gives the probability of the actions taken.
+numbers, and `action_prob(observation, actions, ...)` gives the probability of the actions taken
+(it is given `state`, `episode_start`, `deterministic` and `action_masks`, those that it names; one
+that does not name `deterministic` speaks of sampled actions only).
 
 Stable-Baselines3's algorithms are policies as they are. `load_policy` makes one of whatever a
 person is likely to have: a name, a file, a run folder, a function, a gain matrix.
@@ -61,6 +63,10 @@ class Policy(Protocol):
             Actions (B, ...) and the state for the next call.
         """
         ...
+
+
+class NoProbability(ValueError):
+    """A policy does not know the probability of its actions; the message says why."""
 
 
 def takes_masks(policy: Policy) -> bool:
@@ -128,6 +134,7 @@ class RandomPolicy:
         self.action_space = action_space
         keyed = isinstance(action_space, spaces.Dict) and set(action_space) == set(agents)
         self.agents = () if keyed else tuple(agents)
+        self._by_agent = tuple(agents) if keyed else ()
         self._draws = _count_draws(action_space)
         self._streams: Streams | None = None
         self._generator = np.random.default_rng(seed)
@@ -168,34 +175,27 @@ class RandomPolicy:
         actions: Tree,
         state: Any = None,
         episode_start: Any = None,
+        deterministic: bool = True,
         action_masks: Any = None,
     ) -> Array:
-        """Probability of each action, (B,); for a bounded Box its density.
+        """Probability of each action, (B,), with agents (B, A); for a bounded Box its density.
 
         Raises:
-            ValueError: a space that is neither Discrete, MultiDiscrete, MultiBinary nor a bounded
-                Box, or several agents.
+            NoProbability: a Box without bounds.
         """
         rows = batch_size(observation)
         space = self.action_space
-        if self.agents:
-            raise ValueError("action_prob: defined for one agent; ask each agent's own policy")
-        if isinstance(space, spaces.Box) and space.is_bounded():
-            if space.dtype.kind == "f":
-                widths = space.high.astype(np.float64) - space.low
-            else:
-                widths = space.high.astype(np.float64) - space.low + 1.0
-            return np.full(rows, 1.0 / np.prod(widths))
-        if isinstance(space, spaces.MultiBinary):
-            return np.full(rows, 0.5 ** np.prod(space.shape))
-        sizes = _category_sizes(space)
-        if sizes is None:
-            raise ValueError(f"action_prob: not defined for {space}")
-        counts = np.broadcast_to(np.asarray(sizes, np.float64), (rows, len(sizes)))
-        if action_masks is not None:
-            edges = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-            counts = np.add.reduceat(np.asarray(action_masks, np.float64), edges, axis=1)
-        return 1.0 / np.asarray(counts.prod(axis=1))
+        if self._by_agent:
+            masks = dict.fromkeys(self._by_agent) if action_masks is None else action_masks
+            each = [_uniform_probability(space[a], rows, masks[a]) for a in self._by_agent]  # type: ignore[index]
+            return np.stack(each, axis=1)
+        if not self.agents:
+            return _uniform_probability(space, rows, action_masks)
+        flat = rows * len(self.agents)
+        masks = action_masks
+        if masks is not None:
+            masks = map_tree(lambda m: np.reshape(m, (flat, -1)), masks)
+        return _uniform_probability(space, flat, masks).reshape(rows, len(self.agents))
 
     def _uniform(self, rows: int, draws: int) -> Array:
         if self._streams is None:
@@ -206,6 +206,43 @@ class RandomPolicy:
         out = np.empty((rows, draws))
         _fill_uniform(s.policy, s.episode, s.step, out)
         return out
+
+
+def _uniform_probability(space: Space, rows: int, masks: Any) -> Array:
+    """Probability (B,) of any one action of a space; for a bounded Box its density."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+        each = [_uniform_probability(part, rows, None) for part in parts]
+        return np.asarray(np.prod(each, axis=0))
+    if isinstance(space, spaces.Box) and space.is_bounded():
+        widths = space.high.astype(np.float64) - space.low
+        if space.dtype.kind != "f":
+            widths = widths + 1.0
+        return np.full(rows, 1.0 / np.prod(widths))
+    if isinstance(space, spaces.MultiBinary):
+        return np.full(rows, 0.5 ** np.prod(space.shape))
+    sizes = _category_sizes(space)
+    if sizes is None:
+        raise NoProbability(f"action_prob: not defined for {space}")
+    counts = np.broadcast_to(np.asarray(sizes, np.float64), (rows, len(sizes)))
+    if masks is not None:
+        edges = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        counts = np.add.reduceat(np.asarray(masks, np.float64), edges, axis=1)
+    return 1.0 / np.asarray(counts.prod(axis=1))
+
+
+def certain_probability(space: Space, rows: int) -> Array:
+    """The probability 1 (B,) of the actions that a deterministic policy takes.
+
+    Raises:
+        NoProbability: the space has components that are real numbers; there is no density.
+    """
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        for part in space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces:
+            certain_probability(part, rows)
+    elif isinstance(space, spaces.Box) and space.dtype.kind == "f":
+        raise NoProbability(f"action_prob: a deterministic action in {space} has no density")
+    return np.ones(rows)
 
 
 def _category_sizes(space: Space) -> list[int] | None:

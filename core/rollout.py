@@ -26,6 +26,8 @@ from .play import MOST_BLOCKS, Advance, Player, Span, one_thread
 from .policy_loading import policy_reference
 from .progress import progress_bar
 from .registry import resolve
+from .run_schema import RECORDS
+from .space_json import described_spaces
 from .spaces import Array
 from .streams import check_seed, fresh_seed
 
@@ -129,6 +131,7 @@ def evaluate(
     executor: str | Executor = "in-process",
     shard: tuple[int, int] | None = None,
     strict: bool = False,
+    record: str | None = None,
 ) -> Evaluation:
     """Play episodes 0 to N - 1 of a seed with a policy.
 
@@ -158,6 +161,9 @@ def evaluate(
             `run` and `seed`, the same for all shards.
         strict: refuse to go on with a run on another machine or with other libraries, instead of
             warning.
+        record: "trajectories" keeps every step in the run folder too, for
+            `palestra.trajectories.Trajectories`. Needs `run`. Blocks are then as small as their
+            steps demand. A run with another `record` is another run.
 
     Returns:
         The evaluation, with the table of episodes (of a shard, those of its blocks).
@@ -180,6 +186,10 @@ def evaluate(
             raise ValueError(f"{label}: got a larger number, allowed at most 2**32 - 1")
     if width > MOST_ROWS:
         raise ValueError(f"width: got {width}, allowed at most {MOST_ROWS} (2**20)")
+    if record is not None and record not in RECORDS:
+        raise ValueError(f"record: got {record!r}, allowed None, {', '.join(map(repr, RECORDS))}")
+    if record is not None and run is None:
+        raise ValueError(f"record: {record!r} needs run, the folder that keeps them")
     chosen = choose_executor(executor)
     stored = _stored_config(run)
     part = None if shard is None else _Shard.checked(shard)
@@ -197,6 +207,7 @@ def evaluate(
         max_steps=max_steps,
         fast=fast,
         code=named_code(where.reference or where.name, policy, settings or {}),
+        record=record is not None,
     )
     with opened(job, where, policy) as stage, one_thread():
         player = stage.player
@@ -204,6 +215,8 @@ def evaluate(
             block = stored.get("block") or (
                 player.pick_block(episodes) if part is None else part.block(player, episodes)
             )
+            if record is not None and not stored:
+                block = player.recorded_block(block)
         from .store import named_files
 
         config = {
@@ -223,6 +236,8 @@ def evaluate(
             "max_steps": player.max_steps,
             "path": stage.path,
         }
+        if record is not None:
+            config |= {"record": record, **described_spaces(player.env)}
         spans = [
             Span(index, first, min(block, episodes - first))
             for index, first in enumerate(range(0, episodes, block))
@@ -346,7 +361,12 @@ class _Results:
         folder = RunFolder.create_or_resume(run, config, strict=strict)
         lock = "writer" if part is None else f"shard-{part.index}-of-{part.of}"
         with folder.lock(lock), folder.withdrawn_if_empty():
-            missing = [s for s in self.spans if not folder.has_block("episodes", s.index)]
+            kinds = _kinds(config)
+            missing = [
+                span
+                for span in self.spans
+                if not all(folder.has_block(kind, span.index) for kind in kinds)
+            ]
             self.advance(sum(s.count for s in self.spans) - sum(s.count for s in missing))
             for span, tables in self.played(missing):
                 # the episodes last: a block counts as finished once they stand there
@@ -380,7 +400,8 @@ def merge(run: str | Path) -> Evaluation:
     if config.get("kind") != "evaluation":
         raise CorruptFile(folder.path / "run.json", "holds no evaluation; only these are merged")
     blocks = -(-config["episodes"] // config["block"])
-    missing = sorted(set(range(blocks)) - set(folder.blocks("episodes")))
+    there = set.intersection(*(set(folder.blocks(kind)) for kind in _kinds(config)))
+    missing = sorted(set(range(blocks)) - there)
     if missing:
         raise IncompleteRun(folder.path, missing, config["block"], blocks)
     with folder.lock():
@@ -389,6 +410,11 @@ def merge(run: str | Path) -> Evaluation:
     table = checked_table(folder)
     path = str(config.get("path", "predict"))
     return Evaluation(config["environment"], config["policy"], config["seed"], table, path)
+
+
+def _kinds(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The kinds of blocks that a run consists of."""
+    return ("episodes", "steps") if "record" in config else ("episodes",)
 
 
 class IncompleteRun(ValueError):

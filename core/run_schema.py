@@ -55,6 +55,13 @@ FIELDS: dict[str, dict[str, Any]] = {  # kind -> field of `config` -> type
         "direction": Literal["max", "min"],
     },
 }
+RECORDS = ("trajectories",)
+RECORDED: dict[str, Any] = {  # what an evaluation with steps has beyond its fields
+    "record": str,
+    "observation_space": Table,
+    "action_space": Table,
+    "agents": list[str],
+}
 COUNTS = (
     "steps",
     "rows",
@@ -80,6 +87,11 @@ def check_run(document: Mapping[str, Any]) -> None:
     if not isinstance(kind, str) or kind not in FIELDS:
         return
     fields = checked(config, {"machine": Table, **FIELDS[kind]}, "config")
+    if kind == "evaluation" and "record" in config:
+        record = checked(config, RECORDED, "config")["record"]
+        if record not in RECORDS:
+            allowed = ", ".join(map(repr, RECORDS))
+            raise ConfigError(f"config.record = {record!r}: must be {allowed}, or absent")
     for name, hint in FIELDS[kind].items():
         if hint is int and type(config[name]) is not int:
             raise ConfigError(f"config.{name} = {config[name]!r}: must be a whole number")

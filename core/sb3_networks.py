@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from .policy import Normalisation, Space
+from .policy import NoProbability, Normalisation, Space, batch_size, certain_probability
 from .safe_files import MalformedFile
 from .spaces import Array
 
@@ -97,28 +97,82 @@ class StoredPolicy:
         actions: Any,
         state: Any = None,
         episode_start: Any = None,
+        deterministic: bool = False,
         action_masks: Any = None,
     ) -> Array:
-        """Probability (for Box: density) of each action under the stochastic policy, (B,).
+        """Probability of each action, (B,); see `network_probability`.
 
         Raises:
-            ValueError: an algorithm other than A2C, MaskablePPO, PPO and TRPO.
+            NoProbability: sampled actions of an algorithm other than A2C, MaskablePPO, PPO and
+                TRPO; deterministic ones in a Box.
         """
-        import torch
-
-        if self.algorithm not in ("A2C", "MaskablePPO", "PPO", "TRPO"):
-            raise ValueError(f"action_prob: not defined for {self.algorithm}")
+        if not deterministic and self.algorithm not in ("A2C", "MaskablePPO", "PPO", "TRPO"):
+            raise NoProbability(f"action_prob: not defined for {self.algorithm}")
         if self.normalisation is not None:
             observation = self.normalisation(observation)
-        self.policy.set_training_mode(False)
-        masks = {"action_masks": action_masks} if self.takes_masks else {}
-        with torch.no_grad():
-            tensor, _ = self.policy.obs_to_tensor(observation)
-            given = torch.as_tensor(np.asarray(actions)).reshape(len(actions), -1)
-            if isinstance(self.action_space, spaces.Discrete):
-                given = given.reshape(-1)
-            _, log_prob, _ = self.policy.evaluate_actions(tensor, given, **masks)
-        return np.exp(np.asarray(log_prob.numpy(), np.float64))
+        return network_probability(self.policy, observation, actions, deterministic, action_masks)
+
+
+def network_probability(
+    network: Any, observation: Any, actions: Any, deterministic: bool, action_masks: Any = None
+) -> Array:
+    """The probability with which a network of Stable-Baselines3 takes an action, as played.
+
+    A Gaussian policy is clipped at the bounds of its Box. The number is then the density of the
+    components inside, times the probability of lying beyond the bound for those at it.
+
+    Args:
+        network: the policy object inside an algorithm.
+        observation: (B, ...), normalised.
+        actions: (B, ...).
+        deterministic: whether it took the mode, which for discrete actions has probability 1.
+        action_masks: bool (B, n), for a network that takes masks.
+
+    Returns:
+        float64 (B,).
+
+    Raises:
+        NoProbability: no network with a plain distribution: one without `get_distribution`, with
+            a memory, with state-dependent exploration; a deterministic action in a Box.
+    """
+    space = network.action_space
+    if deterministic:
+        return certain_probability(space, batch_size(observation))
+    kind = type(network).__name__
+    if not hasattr(network, "get_distribution") or hasattr(network, "lstm_actor"):
+        raise NoProbability(f"action_prob: not defined for sampled actions of a {kind}")
+    if getattr(network, "use_sde", False):
+        raise NoProbability("action_prob: state-dependent exploration keeps its noise over steps")
+    import torch
+
+    masks = {} if action_masks is None else {"action_masks": action_masks}
+    with torch.no_grad():
+        tensor, _ = network.obs_to_tensor(observation)
+        distribution = network.get_distribution(tensor, **masks)
+        if isinstance(space, spaces.Box):
+            inner = distribution.distribution
+            both = inner.mean.cpu().numpy(), inner.stddev.cpu().numpy()
+            return _clipped_density(*both, actions, space)
+        given = torch.as_tensor(np.asarray(actions), device=network.device)
+        given = given.reshape(-1) if isinstance(space, spaces.Discrete) else given.flatten(1)
+        if isinstance(space, spaces.MultiBinary):
+            given = given.float()  # torch's Bernoulli compares them with its logits
+        log_probability = distribution.log_prob(given)
+    return np.exp(np.asarray(log_probability.cpu().numpy(), np.float64))
+
+
+def _clipped_density(mean: Array, deviation: Array, actions: Any, space: spaces.Box) -> Array:
+    """Density of a Gaussian with independent components, clipped at the bounds of a Box."""
+    from scipy.special import ndtr
+
+    u = np.asarray(actions).reshape(len(mean), -1)
+    low, high = space.low.ravel(), space.high.ravel()
+    mu, sigma = mean.astype(np.float64), deviation.astype(np.float64)
+    each = np.exp(-0.5 * ((u - mu) / sigma) ** 2) / (sigma * math.sqrt(2.0 * math.pi))
+    with np.errstate(invalid="ignore"):
+        each = np.where(u <= low, ndtr((low - mu) / sigma), each)
+        each = np.where(u >= high, ndtr((mu - high) / sigma), each)
+    return np.asarray(each.prod(axis=1))
 
 
 # --- settings -------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from .batch import BatchEnv
 from .policy import Space
 from .safe_files import MalformedFile
 from .spaces import Array
@@ -32,12 +33,18 @@ def space_to_json(space: Space) -> dict[str, Any]:
             "high": _bound_to_json(space.high),
         }
     if isinstance(space, spaces.Discrete):
-        return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
+        return {
+            "type": "Discrete",
+            "n": int(space.n),
+            "start": int(space.start),
+            **_unusual_dtype(space),
+        }
     if isinstance(space, spaces.MultiDiscrete):
         return {
             "type": "MultiDiscrete",
             "nvec": space.nvec.tolist(),
             "start": space.start.tolist(),
+            **_unusual_dtype(space),
         }
     if isinstance(space, spaces.MultiBinary):
         return {"type": "MultiBinary", "shape": list(space.shape)}
@@ -57,9 +64,11 @@ def space_from_json(value: Any, name: str = "space") -> Space:
     """
     readers: dict[str, Callable[..., Space]] = {
         "Box": _read_box,
-        "Discrete": lambda n, start: spaces.Discrete(_whole(n, 1), start=_whole(start, None)),
-        "MultiDiscrete": lambda nvec, start: spaces.MultiDiscrete(
-            _integers(nvec), start=_integers(start)
+        "Discrete": lambda n, start, dtype="int64": spaces.Discrete(
+            _whole(n, 1), start=_whole(start, None), **_integer_type(dtype)
+        ),
+        "MultiDiscrete": lambda nvec, start, dtype="int64": spaces.MultiDiscrete(
+            _integers(nvec), start=_integers(start), **_integer_type(dtype)
         ),
         "MultiBinary": lambda shape: spaces.MultiBinary(_shape(shape)),
         "Dict": lambda parts: spaces.Dict(
@@ -84,6 +93,15 @@ def space_from_json(value: Any, name: str = "space") -> Space:
         # Gymnasium sorts a plain dict by its keys
         space = spaces.Dict(OrderedDict((k, space.spaces[k]) for k, _ in fields["parts"]))
     return space
+
+
+def described_spaces(env: BatchEnv) -> dict[str, Any]:
+    """The spaces and agents of an environment, as a recorded run keeps them in `run.json`."""
+    return {
+        "observation_space": space_to_json(env.observation_space),
+        "action_space": space_to_json(env.action_space),
+        "agents": list(env.agents),
+    }
 
 
 def _bound_to_json(bound: Array) -> Any:
@@ -112,6 +130,21 @@ def _read_box(shape: Any, dtype: Any, low: Any, high: Any) -> spaces.Box:
         return filled.astype(dtype)
 
     return spaces.Box(bound(low), bound(high), size, np.dtype(dtype).type)
+
+
+def _unusual_dtype(space: Space) -> dict[str, str]:
+    """The dtype of a space of integers, if it is not int64."""
+    name = np.dtype(space.dtype).name
+    return {} if name == "int64" else {"dtype": name}
+
+
+def _integer_type(name: Any) -> dict[str, Any]:
+    """Keyword arguments of a space of integers: older versions of Gymnasium know only int64."""
+    if name == "int64":
+        return {}
+    if not isinstance(name, str) or np.dtype(name).kind not in "iu":
+        raise ValueError(f"dtype {name!r}")
+    return {"dtype": np.dtype(name).type}
 
 
 def _whole(value: Any, least: int | None) -> int:

@@ -530,6 +530,9 @@ def evaluate(
     time_limit: TimeLimit = None,
     shard: Shard = None,
     strict: Strict = False,
+    record: Annotated[
+        bool, typer.Option("--record", help="Keep every step too, in the run folder.")
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> int:
@@ -549,6 +552,7 @@ def evaluate(
         executor=_executor(executor, workers, address, time_limit),
         shard=_shard(shard),
         strict=strict,
+        record="trajectories" if record else None,
     )
     _show_evaluations({policy: result}, environment, as_json, None)
     return HOLDS
@@ -592,6 +596,69 @@ def merge(
         _say(str(gap))
         return REFUTED
     _show_evaluations({result.policy: result}, result.environment, as_json, None)
+    return HOLDS
+
+
+@app.command()
+def replay(
+    folder: Annotated[Path, typer.Argument(help="A run folder of evaluate --record.")],
+    episode: Annotated[int, typer.Argument(help="Its number.")],
+    environment: Annotated[
+        str | None, typer.Option(help="What to play it in, if the run names a file or module.")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Play a recorded episode again from its stored actions; compare bit for bit."""
+    from palestra.trajectories import Trajectories
+
+    from .replaying import step_rows
+
+    played = Trajectories(folder).replay(episode, environment)
+    if as_json:
+        _print_json(played.to_json())
+    else:
+        recorded = played.recorded
+        title = f"{played.environment}: episode {episode} of seed {played.seed}"
+        _print_table(title, ("step", "action", "reward", "ends"), step_rows(recorded))
+        if played.difference is None:
+            print(f"the same, bit for bit, in all {len(recorded)} steps")
+        else:
+            print(f"NOT the same: {played.difference}")
+    return HOLDS if played.same else REFUTED
+
+
+@app.command()
+def dataset(
+    folder: Annotated[Path, typer.Argument(help="A run folder of evaluate --record.")],
+    out: Annotated[
+        str, typer.Option("--out", metavar="ID", help="Of the dataset, such as room/expert-v0.")
+    ],
+    description: Annotated[str | None, typer.Option(help="What it is, for people.")] = None,
+    author: Annotated[str | None, typer.Option(help="Who made it.")] = None,
+    author_email: Annotated[str | None, typer.Option(help="Where to ask.")] = None,
+    code_permalink: Annotated[str | None, typer.Option(help="Where the code is.")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Write recorded episodes as a Minari dataset, which minari.load_dataset reads."""
+    from palestra.trajectories import Trajectories
+
+    written = Trajectories(folder).to_minari(
+        out,
+        description=description,
+        author=author,
+        author_email=author_email,
+        code_permalink=code_permalink,
+    )
+    document = {
+        "dataset": out,
+        "folder": str(written.storage.data_path.parent),
+        "episodes": int(written.total_episodes),
+        "steps": int(written.total_steps),
+    }
+    if as_json:
+        _print_json(document)
+    else:
+        print("{dataset}: {episodes} episodes, {steps} steps, in {folder}".format(**document))
     return HOLDS
 
 

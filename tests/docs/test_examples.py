@@ -43,7 +43,7 @@ def run_python(arguments: list[str], folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MINARI_DATASETS_PATH": str(folder)},
         capture_output=True,
         text=True,
         timeout=300,
@@ -76,6 +76,7 @@ def test_commands_of_a_page_succeed(
     page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
     for block in blocks(page, "console"):
         for line in re.findall(r"^\$ palestra (.*)$", block.replace("\\\n", " "), re.M):
             assert main([*shlex.split(line)]) == 0, line

@@ -32,8 +32,8 @@ TINY = [
     "--set", "hyperparameters.policy_kwargs.net_arch=[8]",
 ]  # fmt: skip
 COMMANDS = (
-    "anchors", "check", "compare", "evaluate", "export", "info", "list", "merge", "new-env",
-    "report", "run", "sweep", "train", "version", "warmup",
+    "anchors", "check", "compare", "dataset", "evaluate", "export", "info", "list", "merge",
+    "new-env", "replay", "report", "run", "sweep", "train", "version", "warmup",
 )  # fmt: skip
 
 
@@ -1120,3 +1120,62 @@ def test_a_report_of_a_damaged_run_is_refused(palestra_command, document, damage
     assert (code, out) == (3, "")
     assert says in err
     assert not Path("run/report.html").exists()
+
+
+# --- recorded episodes ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recorded(palestra_command):
+    code, _, err = palestra_command(
+        "evaluate", DRIFT, "--policy", "random", "--episodes", "6", "--seed", "3",
+        "--out", "steps", "--record", "--quiet",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+
+
+def test_a_recorded_episode_plays_again(recorded, palestra_command, document):
+    code, out, _ = palestra_command("replay", "steps", "2", "--environment", DRIFT)
+    assert code == 0
+    assert "the same, bit for bit" in out
+    told = document("replay", "steps", "2", "--environment", DRIFT)
+    table = RunFolder.open("steps").read("episodes").to_pylist()[2]
+    assert told["same"] is True
+    assert told["length"] == told["replayed_steps"] == len(told["rewards"]) == table["length"]
+    assert sum(told["rewards"]) == table["return"]
+
+
+def test_an_edited_environment_ends_with_one_and_says_where(recorded, palestra_command, tmp_path):
+    (tmp_path / "edited.py").write_text(
+        Path(DRIFT.rpartition(":")[0]).read_text().replace("reward[row] = -x", "reward[row] = x")
+    )
+    code, out, _ = palestra_command("replay", "steps", "2", "--environment", "edited.py:Drift")
+    assert code == 1
+    assert "NOT the same: step 0: reward was -" in out
+    code, out, _ = palestra_command(
+        "replay", "steps", "2", "--environment", "edited.py:Drift", "--json"
+    )
+    assert (code, json.loads(out)["difference"]["field"]) == (1, "reward")
+
+
+def test_replay_explains_mistakes(recorded, palestra_command):
+    code, _, err = palestra_command("replay", "steps", "6", "--environment", DRIFT)
+    assert (code, err) == (2, "palestra: episode: got 6, allowed 0 to 5\n")
+    code, _, err = palestra_command("replay", "steps", "0")
+    assert code == 2
+    assert "--environment" in err
+    block = Path("steps/steps/00000000.parquet")
+    block.write_bytes(block.read_bytes()[:-40])
+    code, _, err = palestra_command("replay", "steps", "0", "--environment", DRIFT)
+    assert code == 3
+    assert "00000000.parquet" in err
+
+
+def test_a_recorded_run_becomes_a_dataset(recorded, document, monkeypatch, tmp_path):
+    minari = pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+    told = document("dataset", "steps", "--out", "toys/drift-v0", "--author", "A")
+    dataset = minari.load_dataset("toys/drift-v0")
+    assert (told["episodes"], told["steps"]) == (6, dataset.total_steps)
+    assert Path(told["folder"]) == tmp_path / "datasets" / "toys" / "drift-v0"
+    assert dataset.storage.metadata["author"] == {"A"}
