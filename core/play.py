@@ -238,9 +238,9 @@ class Player:
         starting = True
         quiet = 0  # steps since an episode ended
         while playing:
-            quiet += 1
-            if quiet % PATIENCE == 0:
+            if quiet and quiet % PATIENCE == 0:
                 self._check_books(live, playing)
+            quiet += 1
             before = state
             actions, state = self._act(observation, before, fresh)
             if recorder is not None:

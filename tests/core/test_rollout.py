@@ -153,6 +153,13 @@ def test_lengths_are_right_in_every_episode_not_only_the_first():
     assert not done.column("truncated").any()
 
 
+@pytest.mark.parametrize("steps", [1023, 1024, 1025, 2500])
+def test_long_episodes_are_played_to_their_end(steps):
+    """After 1024 steps without an end the books are looked at; nothing is wrong with these."""
+    done = evaluate(zero, lambda rows: Counter(rows, length=steps), episodes=3, width=2, seed=0)
+    assert done.column("length").tolist() == [steps] * 3
+
+
 # --- seeds ----------------------------------------------------------------------------------------
 
 
