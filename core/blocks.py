@@ -40,12 +40,18 @@ def encode_block(table: pa.Table) -> bytes:
         compression_level=3,
         write_page_checksum=True,
     )
-    plain = sink.getvalue().to_pybytes()
+    plain = memoryview(sink.getvalue())  # no copies: a block may have a hundred MB
     footer = int.from_bytes(plain[-8:-4], "little") + len(_SEAL) + 32
-    body = plain[:-_TAIL] + _SEAL
-    tail = plain[-_TAIL:-8] + footer.to_bytes(4, "little") + plain[-4:]
-    digest = hashlib.sha256(body + tail).digest()
-    return bytes(body + digest + tail)
+    tail = bytes(plain[-_TAIL:-8]) + footer.to_bytes(4, "little") + bytes(plain[-4:])
+    digest = _digest(plain[:-_TAIL], _SEAL, tail)
+    return b"".join((plain[:-_TAIL], _SEAL, digest, tail))
+
+
+def _digest(*parts: bytes | memoryview) -> bytes:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
 
 
 def decode_block(data: bytes, path: Path = Path("<memory>")) -> pa.Table:
@@ -53,10 +59,11 @@ def decode_block(data: bytes, path: Path = Path("<memory>")) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    body, digest, tail = data[: -_TAIL - 32], data[-_TAIL - 32 : -_TAIL], data[-_TAIL:]
-    if not body.endswith(_SEAL):
+    whole = memoryview(data)
+    body, digest, tail = whole[: -_TAIL - 32], whole[-_TAIL - 32 : -_TAIL], whole[-_TAIL:]
+    if body[-len(_SEAL) :] != _SEAL:
         raise CorruptBlock(path, "cut short, damaged, or not a block written by palestra")
-    if hashlib.sha256(body + tail).digest() != digest:
+    if _digest(body, tail) != digest:
         raise CorruptBlock(path, f"checksum does not match. {_REMEDY}")
     try:
         return pq.read_table(

@@ -42,7 +42,7 @@ from .spaces import Array, Tree, allocate, leaves
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BLOCK_BYTES = 2**27  # steps of a block by default: three times this while it is put in order
+BLOCK_BYTES = 2**26  # steps of a block by default; while it is written, six times this
 MOST_BYTES = 2**30  # where episodes turn out to be longer than was to be expected
 USUAL_STEPS = 1000  # what an episode without horizon is expected to last
 
@@ -251,8 +251,13 @@ class Recorder:
         final[order] = last
         number = np.cumsum(~final) - 1  # what was decided came in the order in which it was seen
         decided = number[order[~last]]
-        columns = {name: to_arrow(values[order]) for name, values in seen.items() if values.size}
-        for name, values in taken.items():
+        columns = {}
+        for name in list(seen):  # each is given up when its ordered copy is made
+            values = seen.pop(name)
+            if values.size:
+                columns[name] = to_arrow(values[order])
+        for name in list(taken):
+            values = taken.pop(name)
             if values.size:
                 full = np.zeros((len(order), *values.shape[1:]), values.dtype)
                 full[~last] = values[decided]

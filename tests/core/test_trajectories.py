@@ -568,8 +568,8 @@ class Pictures(Counter):
 
 def test_blocks_are_as_small_as_their_steps_demand(tmp_path, monkeypatch):
     assert recorder.episodes_that_fit(Pictures(64), None) == 1  # 100 MB
-    assert recorder.episodes_that_fit(Pictures(64), 99) == 2**27 // (100_072 * 100)
-    assert recorder.episodes_that_fit(Counter(64), None) == 2**27 // ((4 + 8 + 64) * 1001)
+    assert recorder.episodes_that_fit(Pictures(64), 99) == 2**26 // (100_072 * 100)
+    assert recorder.episodes_that_fit(Counter(64), None) == 2**26 // ((4 + 8 + 64) * 1001)
     monkeypatch.setattr(recorder, "BLOCK_BYTES", 76 * 1001 * 21)
     arguments = {"episodes": 40, "width": 8, "block": None}
     record("random", Counter, tmp_path / "run", **arguments)
