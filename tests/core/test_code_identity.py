@@ -1,5 +1,6 @@
 """Code that is named by file or module is part of a run: edited or exchanged, it is another run."""
 
+import dataclasses
 import sys
 
 import pytest
@@ -162,7 +163,7 @@ def test_a_worker_refuses_code_that_was_edited_since_the_run_began(place):
     assert set(code) == {"environment", "policy"}
     write_policy("one.py", 1)
     with pytest.raises(WorkerDiffers, match=r"^policy: the code is not what it was"):
-        set_stage(Job("sum.py:Sum", {}, "one.py:P", 4, 1, True, None, True, None, "", code))
+        set_stage(dataclasses.replace(job, code=code))
 
 
 def test_only_code_has_a_source_file(place):
