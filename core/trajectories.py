@@ -86,7 +86,7 @@ class Trajectories:
     def __init__(self, run: str | Path) -> None:
         self.folder = RunFolder.open(run)
         self.config = self.folder.config
-        if self.config["kind"] != "evaluation" or "record" not in self.config:
+        if self.config.get("kind") != "evaluation" or "record" not in self.config:
             raise ValueError(
                 f"{run}: holds no trajectories; record them by evaluate(..., "
                 'record="trajectories"), or palestra evaluate --record'

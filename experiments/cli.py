@@ -531,7 +531,7 @@ def evaluate(
     shard: Shard = None,
     strict: Strict = False,
     record: Annotated[
-        bool, typer.Option("--record", help="Keep every step too, in the run folder.")
+        bool, typer.Option("--record", help="Keep every step too, in the folder of --out.")
     ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,

@@ -100,6 +100,34 @@ def test_an_evaluation_killed_fifty_times(tmp_path, chance, start, quiet):
             run = next(runs)
 
 
+def test_a_recording_killed_twenty_times(tmp_path, chance, start, quiet):
+    """Steps of a block may stand there without its episodes; they are the right ones."""
+
+    def steps_of(run: Path) -> dict[str, bytes]:
+        return {p.name: p.read_bytes() for p in sorted((run / "steps").glob("*.parquet"))}
+
+    recorded = ARGUMENTS | {"record": "trajectories"}
+    evaluate("random", SLOW, run=tmp_path / "undisturbed", **recorded)
+    expected = steps_of(tmp_path / "undisturbed")
+    runs, kills, finished = folders(tmp_path), 0, 0
+    run = next(runs)
+    while kills < 20 or not finished:
+        process = start(evaluate, "random", SLOW, run=run, **recorded)
+        process.join(chance.uniform(0.0, 1.5))
+        process.kill()
+        process.join()
+        kills += process.exitcode == -signal.SIGKILL
+        assert blocks_of(run).keys() <= steps_of(run).keys()
+        assert steps_of(run).items() <= expected.items()
+        if len(blocks_of(run)) == BLOCKS:
+            evaluate("random", SLOW, run=run, **recorded)
+            assert steps_of(run) == expected
+            assert blocks_of(run) == quiet
+            assert RunFolder.open(run).verify() == ()
+            finished += 1
+            run = next(runs)
+
+
 def checkpoints(run: Path) -> set[str]:
     return {path.name for path in run.glob("checkpoints/step-*")}
 

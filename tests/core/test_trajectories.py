@@ -612,7 +612,17 @@ def rewritten(run, change):
     path.write_bytes(encode_block(change(table, pa)))
 
 
+def without_steps(table, pa):
+    """Of episode 6 nothing but its final observation, as if it were the first."""
+    episode, step = (table.column(name).to_numpy() for name in ("episode", "step"))
+    last = np.append(np.diff(episode) != 0, True)
+    kept = (episode != 6) | last
+    step = np.where(episode == 6, 0, step).astype(np.uint32)[kept]
+    return table.filter(pa.array(kept)).set_column(1, "step", pa.array(step))
+
+
 DAMAGES = {
+    "an episode without steps": without_steps,
     "rows are missing": lambda t, pa: t.slice(1),
     "an episode is missing": lambda t, pa: t.filter(pa.compute.field("episode") != 6),
     "the final observations are missing": lambda t, pa: t.drop_null(),
@@ -677,6 +687,13 @@ def test_a_damaged_description_is_refused(run, field, value):
     (run / "run.json").write_text(json.dumps(document))
     with pytest.raises(CorruptFile, match=field):
         Trajectories(run)
+
+
+def test_a_run_of_another_kind_holds_no_trajectories(tmp_path):
+    for config in ({}, {"kind": "mine", "record": "trajectories"}):
+        RunFolder.create_or_resume(tmp_path / str(len(config)), config)
+        with pytest.raises(ValueError, match="holds no trajectories"):
+            Trajectories(tmp_path / str(len(config)))
 
 
 @pytest.mark.parametrize("number", [-1, 13, True, 1.0, "1"])
@@ -868,15 +885,15 @@ def dict_of(tree):
 
 
 class Camera(Counter):
-    """Pictures of noise, which JPEG would change."""
+    """Pictures of noise, which JPEG would change; large enough for Minari to see them as such."""
 
     def __init__(self, rows):
         super().__init__(rows)
-        self.observation_space = spaces.Box(0, 255, (16, 16, 3), np.uint8)
+        self.observation_space = spaces.Box(0, 255, (32, 32, 3), np.uint8)
 
     def observe(self, rows, streams, out):
         for row in range(self.rows) if rows is None else np.flatnonzero(rows):
-            noise = streams.generator(row, "observation").integers(0, 256, (16, 16, 3))
+            noise = streams.generator(row, "observation").integers(0, 256, (32, 32, 3))
             out[row] = noise
 
 
