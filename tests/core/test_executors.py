@@ -10,7 +10,6 @@ import time
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from palestra import executors
@@ -415,10 +414,6 @@ def test_ray_names_the_episode_and_the_block(tmp_path, monkeypatch):
         evaluate("random", fault("Dies"), executor=two, **ARGUMENTS)
     with pytest.raises(TimeLimitExceeded, match=r"Hangs: block 3 \(episodes 15 to 19\)"):
         evaluate("random", fault("Hangs"), executor=Ray(workers=2, time_limit=2.0), **ARGUMENTS)
-
-
-def test_tables_are_equal_to_what_arithmetic_says(undisturbed):
-    assert np.array_equal(undisturbed[0].column("episode"), np.arange(23))
 
 
 @pytest.mark.parametrize("first", [0, 1])
