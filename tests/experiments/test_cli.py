@@ -973,13 +973,14 @@ def test_an_error_of_several_lines_is_shown_on_one(palestra_command):
 SPOKEN = """
 import sys
 from palestra.experiments import cli
+from palestra.experiments.commands.terminal import print_table
 
 cli.app.registered_commands.clear()
 
 @cli.app.command()
 def version() -> int:
     print("≤ 1 ≥ −2 ∞ °")
-    cli._print_table("⟨title⟩", ("≤",), [("−1 m",)])
+    print_table("⟨title⟩", ("≤",), [("−1 m",)])
     return 0
 
 @cli.app.command()

@@ -1,0 +1,6 @@
+"""The commands of `palestra`, a file a group; importing a file adds its commands to `app`."""
+
+from . import catalogue, environments, policies, recordings, runs, training
+from .app import app
+
+__all__ = ["app", "catalogue", "environments", "policies", "recordings", "runs", "training"]
