@@ -21,7 +21,7 @@ import numpy as np
 
 from .executors import Executor, Work
 from .executors import executor as choose_executor
-from .jobs import Job, block_work, named_code, opened
+from .jobs import Job, Stage, block_work, named_code, opened
 from .play import MOST_BLOCKS, Advance, Player, Span, one_thread
 from .policy_loading import policy_reference
 from .progress import progress_bar
@@ -176,16 +176,7 @@ def evaluate(
         WorkerDied, TimeLimitExceeded: see `palestra.executors`.
         ValueError: an argument out of range, or an action that the environment refuses.
     """
-    counts = {"episodes": episodes, "width": width}
-    counts |= {} if block is None else {"block": block}
-    counts |= {} if max_steps is None else {"max_steps": max_steps}
-    for label, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise ValueError(f"{label}: got {value!r}, allowed an integer of at least 1")
-        if value >= 2**32:
-            raise ValueError(f"{label}: got a larger number, allowed at most 2**32 - 1")
-    if width > MOST_ROWS:
-        raise ValueError(f"width: got {width}, allowed at most {MOST_ROWS} (2**20)")
+    _check_counts(episodes, width, block, max_steps)
     if record is not None and record not in RECORDS:
         raise ValueError(f"record: got {record!r}, allowed None, {', '.join(map(repr, RECORDS))}")
     if record is not None and run is None:
@@ -217,25 +208,7 @@ def evaluate(
             )
             if record is not None and not stored:
                 block = player.recorded_block(block)
-        from .store import named_files
-
-        config = {
-            "kind": "evaluation",
-            "environment": job.environment,
-            "settings": job.settings,
-            "files": {**named_files({"settings": job.settings}), **job.code},
-            "policy": name or _name(policy),
-            "policy_sha256": stage.fingerprint,
-            "policy_reference": None if stage.fingerprint else policy_reference(policy),
-            "by_object": not isinstance(policy, str | Path),
-            "seed": seed,
-            "episodes": episodes,
-            "width": width,
-            "block": block,
-            "deterministic": deterministic,
-            "max_steps": player.max_steps,
-            "path": stage.path,
-        }
+        config = _configuration(job, stage, policy, name or _name(policy), episodes, block)
         if record is not None:
             config |= {"record": record, **described_spaces(player.env)}
         spans = [
@@ -295,6 +268,44 @@ def compare(
         for name, policy in named.items()
     }
     return Comparison(done, reference)
+
+
+def _check_counts(episodes: Any, width: Any, block: Any, max_steps: Any) -> None:
+    counts = {"episodes": episodes, "width": width}
+    counts |= {} if block is None else {"block": block}
+    counts |= {} if max_steps is None else {"max_steps": max_steps}
+    for label, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise ValueError(f"{label}: got {value!r}, allowed an integer of at least 1")
+        if value >= 2**32:
+            raise ValueError(f"{label}: got a larger number, allowed at most 2**32 - 1")
+    if width > MOST_ROWS:
+        raise ValueError(f"width: got {width}, allowed at most {MOST_ROWS} (2**20)")
+
+
+def _configuration(
+    job: Job, stage: Stage, policy: Any, name: str, episodes: int, block: int
+) -> dict[str, Any]:
+    """What tells one evaluation from another, for its run.json."""
+    from .store import named_files
+
+    return {
+        "kind": "evaluation",
+        "environment": job.environment,
+        "settings": job.settings,
+        "files": {**named_files({"settings": job.settings}), **job.code},
+        "policy": name,
+        "policy_sha256": stage.fingerprint,
+        "policy_reference": None if stage.fingerprint else policy_reference(policy),
+        "by_object": not isinstance(policy, str | Path),
+        "seed": job.seed,
+        "episodes": episodes,
+        "width": job.width,
+        "block": block,
+        "deterministic": job.deterministic,
+        "max_steps": stage.player.max_steps,
+        "path": stage.path,
+    }
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,8 @@ from .search_space import (
     read_space,
 )
 from .stats import Interval, runs_mean
-from .store import HEARTBEAT, LEASE, RunFolder, RunLocked, RunMismatch, named_files
-from .train import TrainConfig, algorithm_class, check, train
+from .store import HEARTBEAT, LEASE, RunFolder, RunLocked, RunMismatch
+from .train import TrainConfig, algorithm_class, check, files_of, train
 
 SAMPLERS = ("grid", "random", "tpe")
 DIRECTIONS = ("max", "min")
@@ -233,7 +233,7 @@ def sweep(
     identity = {
         "kind": "sweep",
         "training": resolved(config),
-        "files": named_files(resolved(config)),
+        "files": files_of(config),
         "space": dict(space),
         "sampler": sampler,
         "trials": plan.trials,

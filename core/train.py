@@ -190,13 +190,8 @@ def train(config: TrainConfig, run: str | Path, *, progress: bool = False) -> Tr
     start = time.monotonic()
     cls = algorithm_class(config.algorithm)
     options = resolved(config)
-    named = {
-        "environment": resolve(config.environment).reference,
-        "algorithm": config.algorithm,
-        "wrappers": config.wrappers,
-    }
-    files = named_files(options) | code_files(named)
-    folder = RunFolder.create_or_resume(run, {"kind": "training", "files": files, **options})
+    identity = {"kind": "training", "files": files_of(config), **options}
+    folder = RunFolder.create_or_resume(run, identity)
     with folder.lock(), preserved(), one_thread():
         folder.write("config.toml", dump_toml(options).encode())
         curve: list[Point] = []
@@ -212,6 +207,16 @@ def train(config: TrainConfig, run: str | Path, *, progress: bool = False) -> Tr
     finally:
         env.close()
     return Training(Path(run), policy, curve, time.monotonic() - start)
+
+
+def files_of(config: TrainConfig) -> dict[str, str]:
+    """SHA-256 of every file, of data or of code, that a configuration names, by dotted option."""
+    code = {
+        "environment": resolve(config.environment).reference,
+        "algorithm": config.algorithm,
+        "wrappers": config.wrappers,
+    }
+    return named_files(resolved(config)) | code_files(code)
 
 
 def check(config: TrainConfig) -> None:

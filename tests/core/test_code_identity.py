@@ -10,6 +10,7 @@ from palestra.jobs import Job, WorkerDiffers, named_code, set_stage
 from palestra.registry import load_object
 from palestra.rollout import compare, evaluate
 from palestra.store import RunFolder, RunMismatch
+from palestra.sweep import sweep
 from palestra.train import TrainConfig, train
 
 ENVIRONMENT = '''
@@ -141,20 +142,34 @@ def test_the_wrapper_of_an_evaluation_is_told_by_its_file(place):
         play(settings={"wrappers": ["wrap.py:W"]})
 
 
-def test_an_edited_environment_is_another_training(place):
-    config = TrainConfig(
-        environment="sum.py:Sum",
+def tiny_training(environment):
+    return TrainConfig(
+        environment=environment,
         steps=128,
         rows=4,
         evaluate_every=128,
         evaluation_episodes=4,
         hyperparameters={"n_steps": 8, "batch_size": 32, "n_epochs": 1},
     )
+
+
+def test_an_edited_environment_is_another_training(place):
+    config = tiny_training("sum.py:Sum")
     train(config, "training")
     assert list(RunFolder.open("training").config["files"]) == ["environment"]
     write_environment(6)
     with pytest.raises(RunMismatch, match=r"files\.environment"):
         train(config, "training")
+
+
+def test_an_edited_environment_of_a_module_is_another_sweep(place, monkeypatch):
+    monkeypatch.syspath_prepend(str(place))
+    config, space = tiny_training("sum:Sum"), {"hyperparameters": {"gamma": [0.9]}}
+    sweep(config, space, "sweep", sampler="grid")
+    write_environment(6)
+    with pytest.raises(RunMismatch, match=r"files\.environment"):
+        sweep(config, space, "sweep", sampler="grid")
+    sys.modules.pop("sum")
 
 
 def test_a_worker_refuses_code_that_was_edited_since_the_run_began(place):
