@@ -112,3 +112,23 @@ def test_example_of_a_class_docstring_runs(name: str) -> None:
     assert any(test.examples for test in found), f"{name} has no example"
     for test in found:
         assert doctest.DocTestRunner().run(test).failed == 0
+
+
+def public_errors() -> set[str]:
+    """Classes of exceptions and warnings that a user can meet, read from the source."""
+    raised = re.compile(
+        r"^class ([A-Z]\w+)\((?:\w+, )*\w*(?:Error|Warning|MalformedFile|ItemLost)\)"
+    )
+    found = {
+        match[1]
+        for path in (ROOT / "core").glob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if (match := raised.match(line))
+    }
+    return found - {"ItemLost"}  # what WorkerDied and TimeLimitExceeded have in common
+
+
+def test_every_error_and_warning_is_explained() -> None:
+    page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    explained = set(re.findall(r"^\| `(\w+)` \|", page, re.M))
+    assert explained == public_errors()
