@@ -33,6 +33,13 @@ MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down", "
 POINTS_SHOWN = 2000
 """More points of one group than this hide each other; an even selection is drawn and said."""
 
+FORMS: dict[str, dict[str, None]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None},
+}
+"""Forms of a still picture, with the metadata that would make two of them differ."""
+
 _GREY = PALETTE[-1]
 _MATPLOTLIB_MARKERS = dict(zip(MARKERS, "osD^xv+", strict=True))
 _MATPLOTLIB_DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
@@ -359,7 +366,7 @@ def score_by_value(
     return _picture(figure)
 
 
-def static_picture(figure: Figure) -> bytes:
+def static_picture(figure: Figure, form: str = "png") -> bytes:
     """The still picture of a Plotly figure of scatter and bar traces, drawn by matplotlib.
 
     Drawn are lines, markers, steps, error bars, filled areas, straight lines added by
@@ -367,15 +374,20 @@ def static_picture(figure: Figure) -> bytes:
 
     Args:
         figure: a figure with one pair of axes.
+        form: one of `FORMS`.
 
     Returns:
-        PNG bytes, on white.
+        The bytes of the file, on white; the same bytes for the same figure.
 
     Raises:
-        ValueError: traces of another kind; draw those yourself and pass the picture along.
+        ValueError: another form; or traces of another kind: draw those yourself and pass the
+            picture along.
         ImportError: matplotlib is missing.
     """
+    if form not in FORMS:
+        raise ValueError(f"form: got {form!r}, allowed {', '.join(FORMS)}")
     try:
+        import matplotlib
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure as Drawing
     except ImportError:
@@ -422,7 +434,8 @@ def static_picture(figure: Figure) -> bytes:
             fontsize=9,
         )
     buffer = io.BytesIO()
-    drawing.savefig(buffer, format="png", metadata={"Software": None})
+    with matplotlib.rc_context({"svg.hashsalt": "palestra", "svg.fonttype": "none"}):
+        drawing.savefig(buffer, format=form, metadata=FORMS[form])
     return buffer.getvalue()
 
 

@@ -91,7 +91,7 @@ def load_policy(reference: Any, env: Any) -> Policy:
 
 def policy_names() -> dict[str, str]:
     """Registered policies, name -> "module:object". Imports none of them."""
-    names = {"random": "palestra.policy:RandomPolicy"}
+    names = {"random": "palestra.policy:RandomPolicy", "pretrained": "palestra.shipped:pretrained"}
     shipped: dict[str, str] = getattr(
         importlib.import_module("palestra.controllers"), "CATALOGUE", {}
     )

@@ -6,13 +6,14 @@ import importlib
 import json
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from palestra.batch import Episodes
 from palestra.policy import RandomPolicy
-from palestra.registry import Anchors, UnknownName, resolve
+from palestra.registry import Anchors, Entry, UnknownName, resolve
 from palestra.rollout import evaluate
 
 
@@ -38,6 +39,23 @@ def compile_kernels(target: Any) -> float:
     return time.perf_counter() - start
 
 
+def classical_policies(entry: Entry) -> tuple[str, ...]:
+    """The classical policies that a family names for one of its environments.
+
+    Raises:
+        UnknownName: its family declares no anchors for it.
+    """
+    return tuple(_declared(entry)[1]["classical"])
+
+
+def _declared(entry: Entry) -> tuple[ModuleType, dict[str, Any]]:
+    family = importlib.import_module(entry.entry_point.split(":")[0].rsplit(".", 1)[0])
+    declared = getattr(family, "ANCHORS", {}).get(entry.name)
+    if declared is None:
+        raise UnknownName(f"{family.__name__} declares no ANCHORS for {entry.name}")
+    return family, declared
+
+
 def measure_anchors(
     target: Any, episodes: int, seed: int, *, progress: bool = False
 ) -> dict[str, Any]:
@@ -55,10 +73,7 @@ def measure_anchors(
     found = resolve(target)
     if found.entry is None:
         raise UnknownName(f"target: {found.name} is not of the catalogue, so it has no anchors")
-    family = importlib.import_module(found.entry.entry_point.split(":")[0].rsplit(".", 1)[0])
-    declared = getattr(family, "ANCHORS", {}).get(found.name)
-    if declared is None:
-        raise UnknownName(f"{family.__name__} declares no ANCHORS for {found.name}")
+    family, declared = _declared(found.entry)
     metric, direction = declared["metric"], declared["direction"]
     means = {}
     for policy in ("random", *declared["classical"]):

@@ -1,7 +1,8 @@
-"""`palestra list`, `info`, `warmup`, `anchors`, `version`: what there is."""
+"""`palestra list`, `info`, `cite`, `warmup`, `anchors`, `results`, `version`: what there is."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -53,7 +54,8 @@ def _policy_names() -> dict[str, str]:
     from palestra.controllers import CATALOGUE
 
     plugged = importlib.metadata.entry_points(group="palestra.policies")
-    return {**{point.name: point.value for point in plugged}, **CATALOGUE, "random": "built in"}
+    built_in = {"random": "built in", "pretrained": "ships with the environment"}
+    return {**{point.name: point.value for point in plugged}, **CATALOGUE, **built_in}
 
 
 @app.command()
@@ -63,8 +65,10 @@ def info(target: str, settings: Set = None, as_json: AsJson = False) -> int:
 
     from palestra.gym_batch import GymBatch
     from palestra.registry import anchors_of, resolve
+    from palestra.shipped import shelf_of
 
     found = resolve(target)
+    shelf = shelf_of(found)
     env = found.make(1, **settings_of(settings))
     kind: type[Any] = type(env.copies[0].unwrapped if isinstance(env, GymBatch) else env)
     document = {
@@ -78,6 +82,8 @@ def info(target: str, settings: Set = None, as_json: AsJson = False) -> int:
         "options": ["episode", *env.option_names],
         "metrics": list(env.metrics()),
         "anchors": vars(a) if found.entry and (a := anchors_of(found.entry)) else None,
+        "tuned": sorted(shelf.tuned()) or None,
+        "pretrained": shelf.card(),
     }
     env.close()
     if as_json:
@@ -85,6 +91,20 @@ def info(target: str, settings: Set = None, as_json: AsJson = False) -> int:
         return HOLDS
     print_table(found.name, ("", ""), [(k, v) for k, v in document.items() if v is not None])
     print(inspect.getdoc(kind) or "")
+    return HOLDS
+
+
+@app.command()
+def cite(target: str, as_json: AsJson = False) -> int:
+    """BibTeX of palestra and of the papers that an environment stands on."""
+    from palestra.registry import resolve
+    from palestra.shipped import palestra_reference, shelf_of
+
+    found = [palestra_reference(), *shelf_of(resolve(target)).references()]
+    if as_json:
+        print_json([{"key": entry.key, **entry.fields} for entry in found])
+    else:
+        print("\n\n".join(entry.text for entry in found))
     return HOLDS
 
 
@@ -124,6 +144,31 @@ def anchors(
     from ..measure import measure_anchors
 
     print_json(measure_anchors(target, episodes, seed or 0, progress=not quiet))
+    return HOLDS
+
+
+@app.command()
+def results(
+    target: str,
+    runs: Annotated[int, typer.Option(help="Training runs of each tuned algorithm.")] = 5,
+    training_seed: Annotated[int, typer.Option(help="Of the first; the others follow.")] = 10,
+    episodes: Annotated[int, typer.Option(help="Held-out episodes of every score.")] = 1024,
+    seed: Annotated[int, typer.Option(help="Whose episodes.")] = 2025,
+    pages: Annotated[str, typer.Option(help="The folder of the page.")] = "docs/results",
+    out: Annotated[str, typer.Option(help="The folder of the runs.")] = "runs/results",
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> int:
+    """Measure everything that ships with an environment; write its page and trained policy."""
+    from ..results import Plan, span, write_results
+
+    plan = Plan(target, runs, training_seed, episodes, seed)
+    found = write_results(plan, Path(pages), Path(out), progress=not quiet)
+    if as_json:
+        print_json(found)
+    else:
+        rows = [(row["policy"], f"{row['estimate']:.4f}", span(row)) for row in found["rows"]]
+        print_table(target, ("policy", found["metric"], "95 % interval"), rows)
     return HOLDS
 
 

@@ -21,6 +21,9 @@ def train(
     seed: Seed = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or auto.")] = None,
     config: Config = None,
+    tuned: Annotated[
+        bool, typer.Option("--tuned", help="The options that ship with the environment.")
+    ] = False,
     settings: Set = None,
     out: Out = None,
     as_json: AsJson = False,
@@ -36,6 +39,8 @@ def train(
         "seed": seed,
         "device": device,
     }
+    if tuned:
+        config = _tuned(environment, algorithm, config)
     chosen, name, learner = _training(config, given, settings)
     folder = out or Path("runs") / f"{name}-{learner}-seed{chosen.seed}"
     trained = train_run(chosen, folder, progress=not quiet)
@@ -52,6 +57,19 @@ def train(
         )
         print(f"run folder: {trained.folder}")
     return HOLDS
+
+
+def _tuned(environment: str | None, algorithm: str | None, config: Path | None) -> Path:
+    """The file of options that ships with an environment for an algorithm."""
+    from palestra.config import ConfigError
+    from palestra.registry import resolve
+    from palestra.shipped import shelf_of
+
+    if environment is None:
+        raise ConfigError("environment: not given; --tuned takes the options that ship with it")
+    if config is not None:
+        raise ConfigError(f"--config: got {config} beside --tuned; give one of them")
+    return shelf_of(resolve(environment)).tuned_for((algorithm or "ppo").lower())
 
 
 def _training(
