@@ -14,13 +14,14 @@ import os
 import re
 import struct
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+
+from .mat_file import NotMatlab, read_mat
 
 Array = npt.NDArray[Any]
 
@@ -134,9 +135,7 @@ def read_zip(source: Path | bytes, name: str, *, folders: bool = False) -> dict[
         UnsafeFile: too many members, too large, packed too tightly, encrypted, or a name outside
             `[A-Za-z0-9._-]+`.
     """
-    stream = io.BytesIO(source) if isinstance(source, bytes) else source
-    if isinstance(source, Path) and source.stat().st_size > FILE_LIMIT:
-        raise UnsafeFile(f"{name}: larger than {FILE_LIMIT} bytes")
+    stream = io.BytesIO(source if isinstance(source, bytes) else read_limited(source, FILE_LIMIT))
     members: dict[str, bytes] = {}
     try:
         with zipfile.ZipFile(stream) as archive:
@@ -153,7 +152,9 @@ def read_zip(source: Path | bytes, name: str, *, folders: bool = False) -> dict[
                 if entry.filename in members:
                     raise MalformedFile(f"{name}: member {entry.filename} is given twice")
                 members[entry.filename] = archive.read(entry)  # checks size and CRC-32
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as reason:
+    except (MalformedFile, UnsafeFile):
+        raise
+    except Exception as reason:  # zipfile raises whatever its parser trips over
         raise MalformedFile(f"{name}: not a readable zip file ({reason})") from None
     return members
 
@@ -291,7 +292,7 @@ def _read_npy(content: bytes, path: Path) -> Array:
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
         shape, _, dtype = header(stream)
-    except (ValueError, KeyError, TypeError, EOFError) as reason:
+    except Exception as reason:  # NumPy raises whatever its parser trips over
         raise MalformedFile(f"{path}: not a .npy file ({reason})") from None
     if dtype.hasobject:
         raise UnsafeFile(f"{path}: holds pickled objects, which are never loaded")
@@ -304,19 +305,19 @@ def _read_npy(content: bytes, path: Path) -> Array:
 
 
 def _read_mat(content: bytes, path: Path) -> Array:
-    from scipy.io import loadmat
-
-    if len(content) > 4 * 2**20:  # its parts may be compressed, a thousand times at most
-        raise UnsafeFile(f"{path}: larger than 4 MiB")
     try:
-        variables = loadmat(io.BytesIO(content), mat_dtype=False)
-    except NotImplementedError:
-        raise MalformedFile(f"{path}: a MATLAB 7.3 file; save it with `save(..., '-v7')`") from None
-    except Exception as reason:  # scipy raises whatever its parser trips over
-        raise MalformedFile(f"{path}: not a .mat file ({reason})") from None
-    matrices = {k: v for k, v in variables.items() if not k.startswith("__")}
-    if "K" in matrices:
-        return np.asarray(matrices["K"])
-    if len(matrices) != 1:
-        raise MalformedFile(f"{path}: holds {sorted(matrices)}, expected one matrix or one named K")
-    return np.asarray(next(iter(matrices.values())))
+        variables = read_mat(content)
+    except NotMatlab as reason:
+        raise MalformedFile(f"{path}: not a .mat file: {reason}") from None
+    if "K" in variables:
+        chosen = "K"
+    elif len(variables) == 1:
+        (chosen,) = variables
+    else:
+        raise MalformedFile(
+            f"{path}: holds {sorted(variables)}, expected one matrix or one named K"
+        )
+    matrix = variables[chosen]
+    if matrix is None:
+        raise MalformedFile(f"{path}: {chosen} is no full real matrix")
+    return matrix

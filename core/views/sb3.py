@@ -74,7 +74,7 @@ class SB3View(VecEnv):
         self._actions: Any = None
         self._step = Step(env.rows, len(env.agents))  # none of its arrays leaves the view
         self._plain = isinstance(self.episodes.observe_blank(), np.ndarray)
-        self._start = time.time()
+        self._start = time.monotonic()
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
         """Choose the seed of the next reset; row r plays episodes r, r + B, ... of it."""
@@ -167,7 +167,7 @@ class SB3View(VecEnv):
             returns[row] = 0.0
 
     def _elapsed(self) -> float:
-        return time.time() - self._start
+        return time.monotonic() - self._start
 
     def _close(self, info: dict[str, Any], row: int, metrics: dict[str, Array]) -> None:
         """Add ids and metrics of a row whose episode is over."""

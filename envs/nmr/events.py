@@ -231,9 +231,13 @@ class EventList:
             ValueError: missing columns or values that are not allowed.
         """
         reader = csv.DictReader(io.StringIO(text))
-        if tuple(reader.fieldnames or ()) != _COLUMNS:
-            raise ValueError(f"event list: got columns {reader.fieldnames}, allowed {_COLUMNS}")
-        return EventList(tuple(_event(k, row) for k, row in enumerate(reader)))
+        try:
+            columns, rows = tuple(reader.fieldnames or ()), list(reader)
+        except csv.Error as reason:
+            raise ValueError(f"event list: not CSV ({reason})") from None
+        if columns != _COLUMNS:
+            raise ValueError(f"event list: got columns {columns}, allowed {_COLUMNS}")
+        return EventList(tuple(_event(k, row) for k, row in enumerate(rows)))
 
 
 _COLUMNS = (

@@ -21,6 +21,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from palestra.mat_file import UNPACKED, read_mat
 from palestra.policy import LinearPolicy
 from palestra.policy_files import DESCRIPTION, WEIGHTS, policy_files, read_policy
 from palestra.policy_loading import load_policy
@@ -483,6 +484,49 @@ def test_broken_csv_files_are_malformed(tmp_path, text):
     (tmp_path / "K.csv").write_text(text)
     with pytest.raises(MalformedFile):
         read_matrix(tmp_path / "K.csv")
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("dtype", ["f8", "f4", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"])
+def test_mat_files_are_read_as_scipy_reads_them(tmp_path, dtype, compressed):
+    from scipy.io import loadmat, savemat
+
+    random = np.random.default_rng(0)
+    content = {
+        "A": random.integers(0, 100, (3, 5)).astype(dtype),
+        "one": np.array([[7]], dtype),  # a small element
+        "name": "text",
+    }
+    savemat(tmp_path / "m.mat", content, do_compression=compressed)
+    ours = read_mat((tmp_path / "m.mat").read_bytes())
+    theirs = loadmat(tmp_path / "m.mat")
+    assert ours["name"] is None
+    for name in ("A", "one"):
+        assert np.array_equal(ours[name], theirs[name])
+        assert ours[name].shape == content[name].shape
+
+
+def test_a_mat_file_of_the_other_byte_order_is_read():
+    import struct
+
+    def element(kind, data):
+        return struct.pack(">II", kind, len(data)) + data + b"\0" * (-len(data) % 8)
+
+    body = element(6, struct.pack(">II", 6, 0)) + element(5, struct.pack(">ii", 1, 2))
+    body += element(1, b"K") + element(9, struct.pack(">dd", 1.5, -2.0))
+    header = b"MATLAB 5.0".ljust(124) + struct.pack(">H", 0x0100) + b"MI"
+    assert read_mat(header + element(14, body))["K"].tolist() == [[1.5, -2.0]]
+
+
+def test_a_mat_file_that_unpacks_without_end_is_refused(tmp_path):
+    import struct
+    import zlib
+
+    bomb = zlib.compress(b"\0" * (UNPACKED + 1))
+    content = b"MATLAB 5.0".ljust(124) + struct.pack("<H", 0x0100) + b"IM"
+    (tmp_path / "K.mat").write_bytes(content + struct.pack("<II", 15, len(bomb)) + bomb)
+    with pytest.raises(MalformedFile, match="larger than"):
+        read_matrix(tmp_path / "K.mat")
 
 
 def test_mat_files_with_other_things_are_malformed(tmp_path):

@@ -415,6 +415,52 @@ def test_the_lock_of_another_host_holds_while_it_is_heard_of(tmp_path):
         assert not file.exists()
 
 
+def test_the_lock_of_a_dead_host_falls_although_the_clock_was_set_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "HEARTBEAT", 0.05)
+    folder = new_run(tmp_path)
+    file = lock_of(folder, host="node-17", pid=4)
+    tomorrow = time.time() + 86_400
+    os.utime(file, (tomorrow, tomorrow))
+    with folder.lock(wait=0.0):
+        assert not file.exists()
+        folder.write_block("episodes", 0, table(0))
+
+
+def test_the_lock_of_a_living_host_holds_although_the_clock_was_set_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "HEARTBEAT", 0.05)
+    folder = new_run(tmp_path)
+    file = lock_of(folder, host="node-17", pid=4)
+    tomorrow = time.time() + 86_400
+    os.utime(file, (tomorrow, tomorrow))
+    over = threading.Event()
+
+    def beat():
+        while not over.wait(0.02):
+            os.utime(file)
+
+    heart = threading.Thread(target=beat)
+    heart.start()
+    try:
+        with pytest.raises(RunLocked, match="host node-17"), folder.lock(wait=0.0):
+            pytest.fail("two writers")
+    finally:
+        over.set()
+        heart.join()
+
+
+def test_finished_blocks_are_read_although_the_clock_was_set_back(tmp_path):
+    folder = new_run(tmp_path)
+    with folder.lock():
+        folder.write_block("episodes", 0, table(0))
+    for file in folder.path.rglob("*"):
+        os.utime(file, (2e9, 2e9))  # the year 2033
+    again = RunFolder.open(folder.path, writable=True)
+    with again.lock():
+        again.write_block("episodes", 1, table(1))
+    assert again.blocks("episodes") == [0, 1]
+    assert again.verify() == ()
+
+
 def test_who_holds_a_lock_is_heard_of(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "HEARTBEAT", 0.01)
     folder = new_run(tmp_path)
