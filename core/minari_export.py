@@ -51,12 +51,13 @@ def export(
 
     Raises:
         ImportError: the `offline` extra is not installed.
-        ValueError: several agents, which Minari does not have; episodes that have not been
+        ValueError: an id that is not Minari's; several agents, which Minari does not have; episodes that have not been
             played; a dataset of this id exists.
         CorruptFile: a file of the run is damaged; then no dataset is begun.
     """
     try:
         import minari
+        from minari.dataset.minari_dataset import parse_dataset_id
     except ImportError:
         raise ImportError(
             "to_minari needs Minari, which is not installed: pip install 'palestra[offline]'"
@@ -66,6 +67,7 @@ def export(
             f"to_minari: the run has the agents {', '.join(trajectories.agents)}; a Minari dataset "
             "has one. Read the steps of each agent from the run folder"
         )
+    parse_dataset_id(dataset_id)  # Minari itself asks when it has made a folder already
     for _ in trajectories.tables():  # everything is there and sound, before anything is written
         pass
     config = trajectories.config

@@ -910,6 +910,9 @@ def test_what_minari_cannot_hold_is_refused(minari, tmp_path, run):
     _, several = record("random", Swarm, tmp_path / "swarm")
     with pytest.raises(ValueError, match="the run has the agents a, b, c; a Minari dataset has"):
         several.to_minari("toys/swarm-v0")
+    with pytest.raises(ValueError, match="Malformed dataset ID"):
+        Trajectories(run).to_minari("a/b-v0")  # a namespace has two letters or more
+    assert not (tmp_path / "datasets" / "a").exists()
     (run / "steps" / "00000002.parquet").unlink()
     with pytest.raises(ValueError, match="block 2 has not been played yet"):
         Trajectories(run).to_minari("toys/drift-v0")
