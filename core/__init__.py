@@ -14,12 +14,14 @@ from .registry import register_with_gymnasium
 if TYPE_CHECKING:
     from .batch import BatchEnv as BatchEnv
     from .batch import Step as Step
+    from .film import watch as watch
     from .gym_batch import GymBatch as GymBatch
     from .kernels import kernel as kernel
     from .onnx_export import export_onnx as export_onnx
     from .policy_loading import load_policy as load_policy
     from .rollout import compare as compare
     from .rollout import evaluate as evaluate
+    from .saved import load as load
     from .streams import Streams as Streams
     from .trajectories import Trajectories as Trajectories
     from .views import make as make
@@ -36,8 +38,10 @@ _HOMES = {
     "evaluate": "rollout",
     "export_onnx": "onnx_export",
     "kernel": "kernels",
+    "load": "saved",
     "load_policy": "policy_loading",
     "make": "views",
+    "watch": "film",
 }
 
 __all__ = [*sorted(_HOMES), "__version__"]

@@ -51,8 +51,8 @@ def export(
 
     Raises:
         ImportError: the `offline` extra is not installed.
-        ValueError: an id that is not Minari's; several agents, which Minari does not have; episodes that have not been
-            played; a dataset of this id exists.
+        ValueError: an id that is not Minari's, or of a dataset that exists; several agents, which
+            Minari does not have; episodes that have not been played.
         CorruptFile: a file of the run is damaged; then no dataset is begun.
     """
     try:

@@ -96,14 +96,7 @@ def replay(trajectories: Trajectories, number: int, target: Any = None) -> Repla
     """
     config = trajectories.config
     recorded = trajectories.episode(number)
-    if target is None:
-        target = config["environment"]
-        if not is_registered(target):
-            raise ValueError(
-                f"target: the run names {target!r}, which is not a registered name, and what a "
-                "run folder names is not run; say so yourself (--environment on the command line)"
-            )
-    where = resolve(target)
+    where = resolve(trusted_target(config, target))
     env = where.make(1, **config["settings"])
     try:
         with one_thread():
@@ -111,6 +104,23 @@ def replay(trajectories: Trajectories, number: int, target: Any = None) -> Repla
     finally:
         env.close()
     return Replay(where.name, config["seed"], recorded, steps, difference)
+
+
+def trusted_target(config: Mapping[str, Any], target: Any = None) -> Any:
+    """What to play a run in: as the caller says, else what it names, if that is registered.
+
+    Raises:
+        ValueError: the run names a file or a module, which is not run.
+    """
+    if target is not None:
+        return target
+    target = config["environment"]
+    if not is_registered(target):
+        raise ValueError(
+            f"target: the run names {target!r}, which is not a registered name, and what a "
+            "run folder names is not run; say so yourself (--environment on the command line)"
+        )
+    return target
 
 
 def _compare(

@@ -87,6 +87,12 @@ class Evaluation:
             return success_rate(int(np.count_nonzero(values)), len(values), level)
         return episodes_mean(values, level)
 
+    def _repr_html_(self) -> str:
+        """Means and a picture for a notebook."""
+        from .notebook import evaluations_markup
+
+        return evaluations_markup(self.environment, {self.policy: self})
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -111,6 +117,13 @@ class Comparison:
             a_episodes=one.column("episode"),
             b_episodes=other.column("episode"),
         )
+
+    def _repr_html_(self) -> str:
+        """Means and a picture for a notebook."""
+        from .notebook import evaluations_markup
+
+        environment = next(iter(self.evaluations.values())).environment
+        return evaluations_markup(environment, self.evaluations, self)
 
 
 def evaluate(

@@ -151,7 +151,8 @@ class Training:
     Attributes:
         folder: the run folder; also a policy reference.
         policy: the trained policy.
-        curve: one entry an evaluation: `steps`, `mean`, `low`, `high` of the return.
+        curve: one entry an evaluation: `steps`; `mean`, `low`, `high` of the return; `metrics`, the
+            means of the other columns of the episodes.
         seconds: wall time of this call (a resumed run does not count what it had done before).
     """
 
@@ -159,6 +160,12 @@ class Training:
     policy: Any
     curve: list[Point]
     seconds: float
+
+    def _repr_html_(self) -> str:
+        """The learning curve for a notebook."""
+        from .notebook import training_markup
+
+        return training_markup(str(self.folder), self.curve)
 
 
 def train(config: TrainConfig, run: str | Path, *, progress: bool = False) -> Training:
@@ -286,6 +293,7 @@ class _Point:
     mean: float
     low: float | None
     high: float | None
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 def algorithm_class(name: str) -> type[Any]:
@@ -608,7 +616,15 @@ def _score(learner: Any, config: TrainConfig, steps: int) -> Point:
         settings={**config.settings, "wrappers": config.wrappers},
     )
     mean = evaluation.mean()
-    return {"steps": steps, "mean": mean.estimate, "low": mean.low, "high": mean.high}
+    means = {
+        name: float(evaluation.column(name).mean())
+        for name in evaluation.table.column_names
+        if name not in ("episode", "return")
+    }
+    known = {name: value for name, value in means.items() if math.isfinite(value)}
+    return {
+        "steps": steps, "mean": mean.estimate, "low": mean.low, "high": mean.high, "metrics": known
+    }  # fmt: skip
 
 
 def _keep(folder: RunFolder, files: Mapping[str, bytes], curve: list[Point]) -> None:

@@ -30,6 +30,7 @@ from .store import RunFolder
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from .film import Film
     from .replay import Replay
 
 
@@ -143,6 +144,26 @@ class Trajectories:
         from .replay import replay
 
         return replay(self, number, target)
+
+    def film(self, number: int, target: Any = None) -> Film:
+        """An episode as pictures, played again from its stored actions.
+
+        Args:
+            number: which episode.
+            target: what to play it in, as in `replay`.
+        """
+        from .film import Film, RecordedActions
+        from .replay import trusted_target
+
+        episode = self.episode(number)
+        return Film(
+            trusted_target(self.config, target),
+            RecordedActions(episode.actions, len(episode)),
+            seed=self.config["seed"],
+            episode=number,
+            settings=self.config["settings"],
+            max_steps=len(episode),
+        )
 
     def _block(self, index: int) -> _Block:
         if self._read is None or self._read[0] != index:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from palestra.batch import BatchEnv, Episodes
 from palestra.claims import Quantity
 from palestra.config import ConfigError, build, shown
 from palestra.figures import distributions, learning_curve, score_by_value
-from palestra.policy import begin as begin_policy
-from palestra.policy import takes_masks
-from palestra.policy_loading import load_policy
-from palestra.registry import UnknownName, is_registered, resolve
+from palestra.film import Film
+from palestra.registry import UnknownName, is_registered
 from palestra.report import Report
 from palestra.rollout import checked_table
 from palestra.run_schema import FIELDS
@@ -221,36 +219,12 @@ def _evaluation_page(stored: RunFolder) -> Report:
 def episode_frames(
     target: Any, policy: Any, seed: int, settings: dict[str, Any], most: int = MOST_FRAMES
 ) -> list[Array]:
-    """Pictures of episode 0 of a seed under a policy; empty if the environment draws nothing.
-
-    One picture a step, or the environment's own `film` where steps differ in length.
-    """
-    env = resolve(target).make(1, **settings)
+    """Pictures of episode 0 of a seed under a policy; empty if the environment draws nothing."""
     try:
-        if type(env).render is BatchEnv.render:
-            return []
-        actor = load_policy(policy, env)
-        episodes = Episodes(env)
-        episodes.seed(seed)
-        episodes.begin(env.everyone)
-        begin_policy(actor, env.everyone, episodes.streams)
-        try:
-            frames = [env.render(0)]
-        except (NotImplementedError, ImportError):
-            return []  # a foreign environment built without render_mode
-        state, fresh = None, np.ones(1, np.bool_)
-        while not episodes.ended[0] and len(frames) < most:
-            masks = episodes.masks()
-            wanted = {"action_masks": masks} if masks is not None and takes_masks(actor) else {}
-            actions, state = actor.predict(
-                episodes.observe(), state=state, episode_start=fresh, deterministic=True, **wanted
-            )
-            fresh = np.zeros(1, np.bool_)
-            episodes.advance(actions)
-            frames.append(env.render(0))
-        return list(env.film(0)) if hasattr(env, "film") else frames
-    finally:
-        env.close()
+        film = Film(target, policy, seed=seed, settings=settings, max_steps=most)
+        return list(itertools.islice(film.frames(), most))
+    except (NotImplementedError, ImportError):
+        return []
 
 
 def _facts(config: dict[str, Any]) -> dict[str, Any]:

@@ -107,8 +107,10 @@ def write_results(plan: Plan, pages: Path, work: Path, *, progress: bool = False
         mean = runs_mean([one.estimate for one in scores])
         name = f"{algorithm}, {plan.runs} training runs"
         rows.append({"policy": name, "kind": "learned", **asdict(mean)})
-    best = next(iter(trained))  # one algorithm ships its policy: the first by name
-    shipped = _ship(plan, shelf, trained[best][0], learned[best][0], anchors, best)
+    algorithm, number = _best(trained)
+    shipped = _ship(
+        plan, shelf, trained[algorithm][number], learned[algorithm][number], anchors, algorithm
+    )
     document = {
         "environment": target.entry.id,
         "metric": anchors.metric,
@@ -117,6 +119,7 @@ def write_results(plan: Plan, pages: Path, work: Path, *, progress: bool = False
         "bound_name": anchors.bound_name,
         "plan": asdict(plan),
         "command": plan.command,
+        "shipped": {"algorithm": algorithm, "seed": shipped["training_seed"]},
         "date": shipped["date"],
         "palestra": __version__,
         "processor": machine()["cpu"],
@@ -138,6 +141,16 @@ def _trainings(plan: Plan, file: Path) -> Iterator[TrainConfig]:
         yield build(TrainConfig, options)
 
 
+def _best(trained: dict[str, list[Training]]) -> tuple[str, int]:
+    """The training run that did best on its own held-out episodes, which are not those scored."""
+    marks = {
+        (algorithm, number): max(point["mean"] for point in run.curve)
+        for algorithm, runs in trained.items()
+        for number, run in enumerate(runs)
+    }
+    return max(marks, key=lambda which: marks[which])
+
+
 def _ship(
     plan: Plan,
     shelf: Shelf,
@@ -146,7 +159,7 @@ def _ship(
     anchors: Anchors,
     algorithm: str,
 ) -> dict[str, Any]:
-    """Put the policy of the first training seed on the shelf, with its card."""
+    """Put the policy of the best training run on the shelf, with its card."""
     assert shelf.folder is not None
     place = shelf.folder / "pretrained" / shelf.name
     shutil.rmtree(place, ignore_errors=True)
@@ -154,9 +167,10 @@ def _ship(
     card = {
         "algorithm": algorithm,
         "command": f"palestra train {plan.environment} --tuned --algorithm {algorithm} "
-        f"--seed {plan.training_seed}",
-        "chosen": "the first training seed, named before any was run; its best checkpoint by "
-        "the held-out episodes of training",
+        f"--seed {score['seed']}",
+        "chosen": f"the best of {plan.runs} training runs of each algorithm, by the held-out "
+        "episodes of training; scored on other episodes",
+        "training_seed": score["seed"],
         "steps": training.curve[-1]["steps"],
         "metric": anchors.metric,
         "score": {key: score[key] for key in ("estimate", "low", "high", "n", "rule")},
@@ -230,9 +244,10 @@ def page(document: dict[str, Any]) -> str:
             *(_row(str(run["seed"]), run) for run in runs),
             "",
         ]
+    shipped = document["shipped"]
     lines += [
-        f"The policy of seed {plan['training_seed']} ships as `pretrained`. That seed was named "
-        "before any was run.",
+        f"The policy of `{shipped['algorithm']}`, seed {shipped['seed']}, ships as `pretrained`: "
+        "the best of these by the held-out episodes of training, not by the ones scored here.",
         "",
     ]
     return "\n".join(lines)

@@ -1,6 +1,15 @@
 """The commands of `palestra`, a file a group; importing a file adds its commands to `app`."""
 
-from . import catalogue, environments, policies, recordings, runs, training
+from . import catalogue, environments, policies, recordings, runs, training, watching
 from .app import app
 
-__all__ = ["app", "catalogue", "environments", "policies", "recordings", "runs", "training"]
+__all__ = [
+    "app",
+    "catalogue",
+    "environments",
+    "policies",
+    "recordings",
+    "runs",
+    "training",
+    "watching",
+]

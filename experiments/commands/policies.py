@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -53,6 +52,8 @@ def evaluate(
     """Play episodes with a policy; means with intervals of the return and every metric."""
     from palestra.rollout import evaluate as evaluate_policy
 
+    from ..comparing import show_evaluations
+
     result = evaluate_policy(
         policy,
         environment,
@@ -68,7 +69,7 @@ def evaluate(
         strict=strict,
         record="trajectories" if record else None,
     )
-    _show_evaluations({policy: result}, environment, as_json, None)
+    show_evaluations({policy: result}, environment, as_json)
     return HOLDS
 
 
@@ -81,25 +82,34 @@ def merge(
     from palestra.rollout import IncompleteRun
     from palestra.rollout import merge as merge_run
 
+    from ..comparing import show_evaluations
+
     try:
         result = merge_run(folder)
     except IncompleteRun as gap:
         say(str(gap))
         return REFUTED
-    _show_evaluations({result.policy: result}, result.environment, as_json, None)
+    show_evaluations({result.policy: result}, result.environment, as_json)
     return HOLDS
 
 
 @app.command()
 def compare(
-    environment: str,
-    policies: Annotated[list[str], typer.Argument(help="Policies; the first is the reference.")],
-    episodes: Annotated[int, typer.Option(help="How many.")] = 1000,
+    what: Annotated[
+        list[str], typer.Argument(help="An environment and policies to play; or run folders.")
+    ],
+    episodes: Annotated[int | None, typer.Option(help="How many to play; 1000.")] = None,
     seed: Seed = None,
-    width: Annotated[int, typer.Option(help="Rows that advance together.")] = 64,
+    width: Annotated[int | None, typer.Option(help="Rows that advance together; 64.")] = None,
     metric: Annotated[str, typer.Option(help="The column that is compared.")] = "return",
     settings: Set = None,
-    out: Out = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="A table (.tex, .csv, .md); or the run folder of what is played."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="A picture, .svg, .png or .pdf: curves or distributions.")
+    ] = None,
     executor: Where = "in-process",
     workers: Workers = None,
     address: Address = None,
@@ -108,89 +118,39 @@ def compare(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> int:
-    """Evaluate policies on the same episodes; paired differences to the first."""
-    from palestra.play import table_columns
-    from palestra.registry import did_you_mean, resolve
-    from palestra.rollout import compare as compare_policies
+    """Compare policies on the same episodes, or finished runs; the first is the reference.
 
-    env = resolve(environment).make(1, **settings_of(settings))
-    columns = [name for name in table_columns(env) if name != "episode"]
-    env.close()
-    if metric not in columns:  # said before anything is played
-        raise ValueError(
-            f"--metric: got {metric!r}{did_you_mean(metric, columns)} Allowed: {', '.join(columns)}"
-        )
-    result = compare_policies(
-        policies,
+    If the first argument is a run folder, all are, and nothing is played.
+    """
+    from ..comparing import check_forms, is_run, play, show_comparison, show_runs
+
+    check_forms(out, plot)
+    if is_run(what[0]):
+        playing = {
+            "--episodes": episodes, "--seed": seed, "--width": width, "--set": settings,
+            "--workers": workers, "--address": address, "--time-limit": time_limit,
+        }  # fmt: skip
+        for name, value in playing.items():
+            if value is not None:
+                raise ValueError(f"{name}: got {value!r}, but run folders are not played")
+        show_runs(what, metric, out, plot, as_json)
+        return HOLDS
+    environment, *policies = what
+    result = play(
         environment,
-        episodes=episodes,
-        seed=seed,
-        width=width,
-        settings=settings_of(settings),
-        run=out,
+        policies,
+        metric,
+        out,
         progress=not quiet,
+        episodes=1000 if episodes is None else episodes,
+        seed=seed,
+        width=64 if width is None else width,
+        settings=settings_of(settings),
         executor=executor_of(executor, workers, address, time_limit),
         strict=strict,
     )
-    _show_evaluations(dict(result.evaluations), environment, as_json, (result, metric))
+    show_comparison(result, environment, metric, out, plot, as_json)
     return HOLDS
-
-
-def _show_evaluations(
-    evaluations: dict[str, Any], environment: str, as_json: bool, paired: tuple[Any, str] | None
-) -> None:
-    from palestra.registry import anchors_of, resolve
-
-    entry = resolve(environment).entry
-    anchors = anchors_of(entry) if entry is not None else None
-    document: dict[str, Any] = {"environment": environment, "policies": {}}
-    rows = []
-    for name, evaluation in evaluations.items():
-        means: dict[str, Any] = {}
-        for column in evaluation.table.column_names:
-            if column == "episode":
-                continue
-            try:
-                interval = evaluation.mean(column)
-            except ValueError as reason:  # a metric that is not a number in every episode
-                means[column] = None
-                rows.append((name, column, "-", str(reason)))
-                continue
-            means[column] = vars(interval)
-            rows.append((name, column, f"{interval.estimate:.6g}", _span(interval)))
-        document["seed"], document["episodes"] = evaluation.seed, evaluation.episodes
-        document["policies"][name] = {"means": means, "path": evaluation.path}
-        if anchors is not None and means.get(anchors.metric):
-            score = anchors.normalised(means[anchors.metric]["estimate"])
-            document["policies"][name]["normalised"] = score
-            rows.append((name, "normalised score", f"{score:.4f}", "0 random, 1 bound"))
-    if paired is not None:
-        result, metric = paired
-        document["differences"] = {}
-        for name in evaluations:
-            if name != result.reference:
-                difference = result.difference(name, metric)
-                document["differences"][name] = asdict(difference)
-                rows.append((f"{name} - {result.reference}", metric, *_difference(difference)))
-    if as_json:
-        print_json(document)
-        return
-    title = f"{environment}: {document['episodes']} episodes of seed {document['seed']}"
-    print_table(title, ("policy", "what", "mean", "95 % interval"), rows)
-
-
-def _span(interval: Any) -> str:
-    if interval.low is None:
-        return str(interval.rule)
-    return f"{interval.low:.6g} to {interval.high:.6g}"
-
-
-def _difference(paired: Any) -> tuple[str, str]:
-    text = _span(paired.difference)
-    if paired.correlation is not None:
-        text += f" (correlation {paired.correlation:.2f}"
-        text += f", variance ratio {paired.variance_ratio:.2f})" if paired.variance_ratio else ")"
-    return f"{paired.difference.estimate:.6g}", text
 
 
 @app.command()

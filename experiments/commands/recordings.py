@@ -19,6 +19,9 @@ def replay(
     environment: Annotated[
         str | None, typer.Option(help="What to play it in, if the run names a file or module.")
     ] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Also write it as a video, .mp4 or .gif.")
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Play a recorded episode again from its stored actions; compare bit for bit."""
@@ -27,6 +30,8 @@ def replay(
     from ..replaying import step_rows
 
     played = Trajectories(folder).replay(episode, environment)
+    if save is not None:
+        Trajectories(folder).film(episode, environment).save(save)
     if as_json:
         print_json(played.to_json())
     else:

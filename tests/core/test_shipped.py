@@ -75,7 +75,12 @@ def test_the_page_of_results_has_the_numbers_that_were_stored(name):
     assert (folder / f"{stem}.md").read_text() == page(document)
     assert (folder / f"{stem}.svg").read_text().startswith("<?xml")
     card = shelf_of(resolve(name)).card()
-    shipped = document["learned"][card["algorithm"]][0]
+    runs = {run["seed"]: run for run in document["learned"][card["algorithm"]]}
+    shipped = runs[card["training_seed"]]
+    assert document["shipped"] == {
+        "algorithm": card["algorithm"],
+        "seed": card["training_seed"],
+    }
     assert shipped["estimate"] == card["score"]["estimate"]
     assert {row["policy"] for row in document["rows"]} > {"random"}
     bound = document["bound"]
@@ -96,6 +101,7 @@ def test_the_best_score_of_a_page_is_bold_whichever_way_is_better():
     document = {
         "environment": "palestra/X-v0", "metric": "m", "bound": None, "rows": rows, "plan": plan,
         "command": "c", "processor": "p", "date": "d", "palestra": "1", "learned": {},
+        "shipped": {"algorithm": "ppo", "seed": 3},
     }  # fmt: skip
     text = page(document | {"direction": "max"})
     assert "| **b** | **2.0000** | **points only** |" in text

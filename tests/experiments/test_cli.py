@@ -19,7 +19,7 @@ import palestra
 from palestra import store
 from palestra.envs import CATALOGUE
 from palestra.experiments import cli
-from palestra.registry import catalogue, kebab
+from palestra.registry import catalogue, kebab, resolve
 from palestra.rollout import evaluate
 from palestra.store import RunFolder
 
@@ -32,8 +32,8 @@ TINY = [
     "--set", "hyperparameters.policy_kwargs.net_arch=[8]",
 ]  # fmt: skip
 COMMANDS = (
-    "anchors", "check", "compare", "dataset", "evaluate", "export", "info", "list", "merge",
-    "new-env", "replay", "report", "run", "sweep", "train", "version", "warmup",
+    "anchors", "check", "cite", "compare", "dataset", "evaluate", "export", "info", "list", "merge",
+    "new-env", "replay", "report", "results", "run", "sweep", "train", "version", "warmup", "watch",
 )  # fmt: skip
 
 
@@ -76,6 +76,112 @@ def document(palestra_command):
         return json.loads(out, parse_constant=refuse)
 
     return run
+
+
+# --- what ships with an environment ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(catalogue()))
+def test_every_environment_is_cited_in_bibtex(palestra_command, document, name):
+    code, out, err = palestra_command("cite", name)
+    assert (code, err) == (0, "")
+    assert out.startswith("@software{palestra,")
+    assert out.count("@") >= 2
+    keys = [entry["key"] for entry in document("cite", kebab(name))]
+    assert keys[0] == "palestra"
+    assert all(f"{{{key}," in out for key in keys)
+
+
+def test_tuned_options_are_those_of_the_file_and_may_be_overridden(document, tmp_path):
+    from palestra.config import load_config
+    from palestra.shipped import shelf_of
+
+    changed = ["rows=8", "evaluate_every=128", "evaluation_episodes=8",
+               "hyperparameters.batch_size=32"]  # fmt: skip
+    small = ["--steps", "256", "--seed", "3", *(f"--set={change}" for change in changed)]
+    folder = document("train", "nmr-relax", "--tuned", *small, "--quiet")["folder"]
+    config = RunFolder.open(folder).config
+    tuned = load_config(shelf_of(resolve("NMRRelax")).tuned_for("ppo"))
+    assert config["hyperparameters"] == tuned["hyperparameters"] | {"batch_size": 32}
+    assert (config["steps"], config["seed"], config["rows"]) == (256, 3, 8)
+
+
+def test_tuned_options_that_are_not_there_are_said(palestra_command, tmp_path):
+    code, _, err = palestra_command("train", "CartPole-v1", "--tuned")
+    assert (code, err) == (2, "palestra: CartPole-v1 has no tuned options for 'ppo'\n")
+    code, _, err = palestra_command("train", "--tuned")
+    assert (code, err.startswith("palestra: environment: not given")) == (2, True)
+    (tmp_path / "a.toml").write_text("steps = 3\n")
+    code, _, err = palestra_command("train", "nmr-relax", "--tuned", "--config", "a.toml")
+    assert (code, "beside --tuned" in err) == (2, True)
+
+
+def test_results_need_anchors_and_tuned_options(palestra_command):
+    code, _, err = palestra_command("results", "CartPole-v1")
+    assert (code, "has no anchors" in err) == (2, True)
+
+
+def test_results_are_written_by_the_runs(document, tmp_path, monkeypatch):
+    """The whole chain, with a shelf and options of its own, so that nothing shipped is touched."""
+    from palestra import shipped
+    from palestra.experiments import results
+
+    real = shipped.shelf_of(resolve("NMRRelax"))
+    (tmp_path / "data" / "tuned").mkdir(parents=True)
+    tiny = "steps = 256\nrows = 8\nevaluate_every = 128\nevaluation_episodes = 8\n"
+    (tmp_path / "data/tuned/NMRRelax-ppo.toml").write_text(
+        tiny + "[hyperparameters]\nn_steps = 8\nbatch_size = 32\n"
+    )
+    monkeypatch.setattr(results, "shelf_of", lambda t: real._replace(folder=tmp_path / "data"))
+    found = document(
+        "results", "nmr-relax", "--runs", "2", "--episodes", "64", "--pages", "pages", "--quiet"
+    )
+    page = (tmp_path / "pages" / "nmr-relax.md").read_text()
+    assert page == results.page(found)
+    assert json.loads((tmp_path / "pages" / "nmr-relax.json").read_text()) == found
+    names = [row["policy"] for row in found["rows"]]
+    assert names == ["random", "wait", "deft", "deft-compensated", "ppo, 2 training runs"]
+    both = [run["estimate"] for run in found["learned"]["ppo"]]
+    assert found["rows"][-1]["estimate"] == pytest.approx(np.mean(both), rel=1e-12)
+    assert found["rows"][-1]["low"] is None  # two runs: points only
+    deft = evaluate("deft", "NMRRelax", episodes=64, seed=2025).mean("time_to_equilibrium")
+    assert found["rows"][2]["estimate"] == deft.estimate
+    card = json.loads((tmp_path / "data/pretrained/NMRRelax/card.json").read_text())
+    assert card["score"]["estimate"] in both
+    again = evaluate(
+        tmp_path / "data/pretrained/NMRRelax", "NMRRelax", episodes=64, seed=2025
+    ).mean("time_to_equilibrium")
+    assert again.estimate == card["score"]["estimate"]
+    assert found["shipped"]["seed"] == card["training_seed"] in (10, 11)
+
+
+# --- watching -------------------------------------------------------------------------------------
+
+
+def test_a_video_is_saved_and_said(document, palestra_command, tmp_path):
+    found = document("watch", "CartPole-v1", "--save", "film.mp4", "--episodes", "2", "--quiet")
+    assert found["video"] == "film.mp4"
+    assert found["bytes"] == (tmp_path / "film.mp4").stat().st_size > 1000
+    assert found["film"] == "CartPole-v1 under random: episodes 0 to 1 of seed 0"
+    code, out, _ = palestra_command("watch", "CartPole-v1", "--save", "film.gif", "--quiet")
+    assert (code, out) == (0, "film.gif: CartPole-v1 under random: episode 0 of seed 0\n")
+
+
+def test_without_display_terminal_or_file_nothing_can_be_watched(palestra_command, monkeypatch):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    code, _, err = palestra_command("watch", "CartPole-v1")
+    assert (code, "--save film.mp4" in err) == (2, True)
+    code, _, err = palestra_command("watch", "CartPole-v1", "--save", "film.avi", "--quiet")
+    assert (code, "suffix must be one of .mp4, .gif" in err) == (2, True)
+
+
+def test_a_recorded_episode_is_saved_as_a_video(document, palestra_command, tmp_path):
+    document("evaluate", "CartPole-v1", "--policy", "random", "--episodes", "4", "--seed", "0",
+             "--out", "run", "--record", "--quiet")  # fmt: skip
+    code, _, _ = palestra_command("replay", "run", "2", "--save", "film.mp4")
+    assert code == 0
+    assert (tmp_path / "film.mp4").stat().st_size > 1000
 
 
 # --- help and lists -------------------------------------------------------------------------------
