@@ -155,6 +155,73 @@ def test_results_are_written_by_the_runs(document, tmp_path, monkeypatch):
     assert found["shipped"]["seed"] == card["training_seed"] in (10, 11)
 
 
+# --- runs beside each other -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory):
+    """Trainings of two seeds, and evaluations of two policies on the same episodes."""
+    from palestra.train import TrainConfig, train
+
+    root = tmp_path_factory.mktemp("runs")
+    for seed in (0, 1):
+        config = TrainConfig(
+            environment="NMRRelax", steps=64, rows=8, evaluate_every=64, evaluation_episodes=8,
+            seed=seed, hyperparameters={"n_steps": 8, "batch_size": 32},
+        )  # fmt: skip
+        train(config, root / f"ppo-{seed}")
+    for policy in ("wait", "deft"):
+        evaluate(policy, "NMRRelax", episodes=64, seed=7, run=root / policy)
+    return root
+
+
+def test_training_runs_are_compared_and_taken_away(palestra_command, document, two_runs, tmp_path):
+    runs = [str(two_runs / f"ppo-{seed}") for seed in (0, 1)]
+    found = document("compare", *runs, "--metric", "time_to_equilibrium")
+    learner = found["learners"]["ppo"]
+    assert learner["mean"]["estimate"] == pytest.approx(np.mean(learner["finals"]), rel=1e-12)
+    assert learner["mean"]["low"] is None  # two runs: points only
+    assert 0 < learner["normalised"] < 1 or learner["normalised"] <= 0
+    for out in ("table.tex", "table.csv", "table.md"):
+        code, text, _ = palestra_command(
+            "compare", *runs, "--metric", "time_to_equilibrium", "--out", out, "--plot", "c.svg"
+        )
+        assert code == 0
+        assert "ppo" in text
+        assert "ppo" in (tmp_path / out).read_text()
+    row = (tmp_path / "table.csv").read_text().splitlines()[1].split(",")
+    assert float(row[3]) == learner["mean"]["estimate"]
+    assert (tmp_path / "c.svg").read_bytes().startswith(b"<?xml")
+
+
+def test_evaluations_are_compared_without_playing(document, two_runs, tmp_path):
+    folders = [str(two_runs / policy) for policy in ("wait", "deft")]
+    read = document("compare", *folders, "--metric", "Mz", "--plot", "p.png")
+    played = document("compare", "nmr-relax", "wait", "deft", "--episodes", "64", "--seed", "7",
+                      "--metric", "Mz", "--out", "t.csv", "--quiet")  # fmt: skip
+    assert read["differences"] == played["differences"]
+    for policy in ("wait", "deft"):
+        assert read["policies"][policy]["means"] == played["policies"][policy]["means"]
+        assert read["policies"][policy]["normalised"] == played["policies"][policy]["normalised"]
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    assert not (tmp_path / "t.csv").is_dir()
+
+
+def test_what_cannot_be_compared_ends_with_two(palestra_command, two_runs):
+    run, wait = str(two_runs / "ppo-0"), str(two_runs / "wait")
+    for arguments, said in (
+        ((run, wait), "never compared"),
+        ((run, "--episodes", "5"), "--episodes: got 5, but run folders are not played"),
+        ((run, "--out", "folder"), "allowed a table: .tex, .csv, .md"),
+        ((run, "--plot", "x.gif"), "--plot: got x.gif"),
+        (("nmr-relax", "wait", "--out", "t.xls"), "--out: got t.xls"),
+        (("nmr-relax",), "policies: got none"),
+        ((run, "nothing"), "nothing: not a run folder"),
+    ):
+        code, _, err = palestra_command("compare", *arguments)
+        assert (code, said in err) == (2, True), err
+
+
 # --- watching -------------------------------------------------------------------------------------
 
 
