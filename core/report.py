@@ -19,7 +19,8 @@ import os
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,15 @@ from .figures import require_report_extra, static_picture
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-Cell = Quantity | float | int | bool | str | None
+
+class Link(NamedTuple):
+    """A cell that leads to another page; `href` is relative, or empty for no link."""
+
+    text: str
+    href: str
+
+
+Cell = Quantity | Link | float | int | bool | str | None
 
 ANIMATION_BYTES = 3_000_000
 """An animation above this size shows every second (third, ...) frame, and its caption says so."""
@@ -59,9 +68,10 @@ class Report:
         True
     """
 
-    def __init__(self, title: str, *, subtitle: str = "") -> None:
+    def __init__(self, title: str, *, subtitle: str = "", wide: bool = False) -> None:
         self.title = title
         self.subtitle = subtitle
+        self._body = "<body class=wide>" if wide else "<body>"
         self._parts: list[str] = []
         self._tables = 0
         self._figures = 0
@@ -135,6 +145,13 @@ class Report:
                 )
             body.append(f"<tr>{''.join(cells)}</tr>")
         self._add_table(caption, columns, numeric, body, note)
+
+    def catalogue(
+        self, caption: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], note: str = ""
+    ) -> None:
+        """A long table, which scripts can filter and sort. Arguments as for `table`."""
+        self.table(caption, columns, rows, note)
+        self._parts[-1] = self._parts[-1].replace("<table>", "<table class=catalogue>", 1)
 
     def claims(self, claims: Sequence[Claim]) -> None:
         """The claims: our number, the bound, whether it holds, the published figure beside it."""
@@ -261,7 +278,7 @@ class Report:
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
             '<meta name="color-scheme" content="light dark">\n'
             '<meta name="referrer" content="no-referrer">\n'
-            f"<title>{title}</title>\n<script>{_FIRST_SCRIPT}</script>\n<style>\n{_resource('report.css')}</style>\n</head>\n<body>\n"
+            f"<title>{title}</title>\n<script>{_FIRST_SCRIPT}</script>\n<style>\n{_resource('report.css')}</style>\n</head>\n{self._body}\n"
             f"<header><h1>{title}</h1>{subtitle}</header>\n<main>\n{body}\n</main>\n"
             f"{tail}\n</body>\n</html>\n"
         )
@@ -317,6 +334,9 @@ def _cell(cell: Cell, decimals: int | None = None) -> tuple[str, str]:
         return _MISSING, ""
     if isinstance(cell, Quantity):
         return _data(float(cell.value), cell.text()), _escape(cell.interval_text())
+    if isinstance(cell, Link):
+        text = _escape(cell.text)
+        return (f'<a href="{_escape(quote(cell.href))}">{text}</a>' if cell.href else text), ""
     if isinstance(cell, str):
         return _escape(cell), ""
     if isinstance(cell, bool | np.bool):
@@ -325,7 +345,7 @@ def _cell(cell: Cell, decimals: int | None = None) -> tuple[str, str]:
         return _data(int(cell), format_number(int(cell))), ""
     if isinstance(cell, numbers.Real):
         return _data(float(cell), format_number(float(cell), decimals)), ""
-    raise TypeError(f"cell = {cell!r}: must be a Quantity, a number, a string or None")
+    raise TypeError(f"cell = {cell!r}: must be a Quantity, a Link, a number, a string or None")
 
 
 def _is_number(cell: Cell) -> bool:

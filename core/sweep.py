@@ -51,6 +51,7 @@ from .search_space import (
 )
 from .stats import Interval, runs_mean
 from .store import HEARTBEAT, LEASE, RunFolder, RunLocked, RunMismatch
+from .tracking import check_names
 from .train import TrainConfig, algorithm_class, check, files_of, train
 
 SAMPLERS = ("grid", "random", "tpe")
@@ -148,6 +149,7 @@ class _Plan:
     metric: str
     direction: str
     batch: int
+    track: tuple[str, ...] = ()
 
     def points(self, numbers: Sequence[int], told: Sequence[Told]) -> list[Point]:
         """The points of a batch; `told` are those of all batches before."""
@@ -184,6 +186,7 @@ def sweep(
     executor: str | Executor = "in-process",
     strict: bool = False,
     progress: bool = False,
+    track: Sequence[str] = (),
 ) -> Sweep:
     """Train many configurations and find the best.
 
@@ -211,6 +214,7 @@ def sweep(
             executor of `palestra.executors`.
         strict: end with the first trial that fails, instead of recording it and going on.
         progress: show a progress bar on stderr.
+        track: trackers that get the curve of every trial, as in `palestra.train.train`.
 
     Raises:
         ConfigError: a space that makes no sense, or a configuration in it that is refused, found
@@ -223,7 +227,9 @@ def sweep(
     """
     if type(confirm) is not int or confirm < 0:
         raise ConfigError(f"confirm: got {confirm!r}, allowed a whole number of at least 0")
+    check_names(track)
     plan = _plan(config, space, sampler, trials, seed, metric, direction, parallel)
+    plan = replace(plan, track=tuple(track))
     if storage is not None and sampler != "tpe":
         raise ConfigError(f"storage: got {storage!r} with sampler {sampler!r}; only 'tpe' has one")
     chosen = choose_executor(executor)
@@ -262,6 +268,7 @@ def sweep(
                     resolved(plan.configuration(trial.parameters)),
                     f"{folder.path / 'trials'}/{trial.number:04d}",
                     f"trial {trial.number}",
+                    plan.track,
                 )
                 for trial in book.trials[numbers.start : numbers.stop]
                 if trial.status == "waiting"
@@ -472,6 +479,7 @@ class _Task:
     options: dict[str, Any]
     folder: str
     name: str
+    track: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -528,7 +536,7 @@ def _train_elsewhere(job: _Job, task: _Task) -> _Outcome:
 def _train_trial(job: _Job, task: _Task) -> _Outcome:
     try:
         config = build(TrainConfig, task.options)
-        mean, low, high = _score(config, task.folder, job.metric)
+        mean, low, high = _score(config, task, job.metric)
         if not math.isfinite(mean):
             raise FloatingPointError(f"{job.metric} is {mean}")
     except OF_THE_PLACE:
@@ -541,14 +549,14 @@ def _train_trial(job: _Job, task: _Task) -> _Outcome:
 
 
 def _score(
-    config: TrainConfig, folder: str, metric: str
+    config: TrainConfig, task: _Task, metric: str
 ) -> tuple[float, float | None, float | None]:
     """Train, and score the last policy on the held-out episodes: mean, and its interval."""
-    last = _when_free(config, folder)[-1]
+    last = _when_free(config, task)[-1]
     if metric == "return":
         return last["mean"], last["low"], last["high"]
     found = evaluate(
-        str(RunFolder.open(folder).latest("step-")),
+        str(RunFolder.open(task.folder).latest("step-")),
         config.environment,
         episodes=config.evaluation_episodes,
         seed=config.evaluation_seed,
@@ -557,12 +565,12 @@ def _score(
     return found.estimate, found.low, found.high
 
 
-def _when_free(config: TrainConfig, folder: str) -> list[dict[str, Any]]:
+def _when_free(config: TrainConfig, task: _Task) -> list[dict[str, Any]]:
     """Train; after a node of a cluster has died, wait until its lock is void."""
     until = time.monotonic() + LEASE + 2 * HEARTBEAT
     while True:
         try:
-            return train(config, folder).curve
+            return train(config, task.folder, track=task.track).curve
         except RunLocked as locked:
             if locked.host == socket.gethostname() or time.monotonic() > until:
                 raise
@@ -596,6 +604,7 @@ def _confirm(
             resolved(replace(config, seed=seed, evaluation_seed=episodes)),
             f"{folder.path / 'confirm'}/{number:04d}",
             f"confirmation {number}",
+            plan.track,
         )
         for number, seed in enumerate(seeds)
     ]

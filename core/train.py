@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .checkpoint import learner_files, restore_chance, restore_learner
 from .code_identity import code_files
@@ -29,10 +29,16 @@ from .safe_files import MalformedFile, strict_json
 from .sb3_networks import ACTIVATIONS, ALGORITHMS, SETTINGS
 from .store import RunFolder, named_files
 from .streams import check_seed
+from .tracking import Tracking, check_names
+
+if TYPE_CHECKING:
+    from .film import Film
 
 DEFAULT_ROLLOUT = 2048
 
 Point = dict[str, Any]  # of a learning curve: steps, mean, low, high (None: too few episodes)
+
+Tell = Callable[[Sequence[Point]], None]  # what a tracker hears of a curve as it grows
 
 PROGRESS = "progress.json"  # in every state of a run: steps done and the learning curve
 POLICY_FILES = (DESCRIPTION, WEIGHTS, STATISTICS)
@@ -168,7 +174,9 @@ class Training:
         return training_markup(str(self.folder), self.curve)
 
 
-def train(config: TrainConfig, run: str | Path, *, progress: bool = False) -> Training:
+def train(
+    config: TrainConfig, run: str | Path, *, progress: bool = False, track: Sequence[str] = ()
+) -> Training:
     """Train, evaluate on held-out episodes as it goes, and keep checkpoints.
 
     The run folder holds the resolved configuration (`config.toml`, which gives the same run
@@ -186,6 +194,7 @@ def train(config: TrainConfig, run: str | Path, *, progress: bool = False) -> Tr
         config: what to train.
         run: the run folder.
         progress: show a progress bar on stderr.
+        track: names of trackers that get the curve as it grows: "tensorboard", "wandb", "mlflow".
 
     Raises:
         RunMismatch: the folder holds another run.
@@ -197,17 +206,22 @@ def train(config: TrainConfig, run: str | Path, *, progress: bool = False) -> Tr
     start = time.monotonic()
     cls = algorithm_class(config.algorithm)
     options = resolved(config)
+    check_names(track)
     identity = {"kind": "training", "files": files_of(config), **options}
     folder = RunFolder.create_or_resume(run, identity)
     with folder.lock(), preserved(), one_thread():
         folder.write("config.toml", dump_toml(options).encode())
         curve: list[Point] = []
+        tracking = Tracking(track, folder.path, options)
         try:
-            _train(cls, config, folder, curve, progress)
+            _train(cls, config, folder, curve, progress, tracking.points)
+            tracking.finish(config.steps, lambda: _film(config, folder.path))
         except (Exception, SystemExit):  # sys.exit in an environment's code is a failure too
             if folder.created and (not curve or curve[-1]["steps"] == 0):
                 folder.withdraw()
             raise
+        finally:
+            tracking.close()
     env = resolve(config.environment).make(1, wrappers=config.wrappers, **config.settings)
     try:
         policy = load_policy(Path(run).resolve(), env)
@@ -242,10 +256,23 @@ def check(config: TrainConfig) -> None:
             env.close()
 
 
+def _film(config: TrainConfig, run: Path) -> Film:
+    """A held-out episode under the trained policy."""
+    from .film import Film
+
+    settings = {**config.settings, "wrappers": config.wrappers}
+    return Film(config.environment, run, seed=config.evaluation_seed, settings=settings)
+
+
 def _train(
-    cls: type[Any], config: TrainConfig, folder: RunFolder, curve: list[Point], progress: bool
+    cls: type[Any],
+    config: TrainConfig,
+    folder: RunFolder,
+    curve: list[Point],
+    progress: bool,
+    tell: Tell,
 ) -> None:
-    """Train, or go on; the points of the learning curve are appended to `curve`."""
+    """Train, or go on; the points of the learning curve are appended to `curve`, and told."""
     files: dict[str, bytes] = {}
     done = 0
     if (resumed := folder.latest("step-")) is not None:
@@ -253,15 +280,16 @@ def _train(
         curve += learning_progress(resumed)
         done = curve[-1]["steps"]
         _keep_best(folder, files, curve)  # a run may have been killed before it came to that
+        tell(curve)
         if done >= config.steps:
             return
     env = _environment(cls, config)
     try:
         learner = _learner(cls, config, env, folder.path)
         if hasattr(learner, "get_parameters") and hasattr(learner, "policy_aliases"):
-            _train_sb3(learner, config, folder, files, curve, progress)
+            _train_sb3(learner, config, folder, files, curve, progress, tell)
         else:
-            _train_other(learner, config, folder, files, curve, done, progress)
+            _train_other(learner, config, folder, files, curve, done, progress, tell)
     finally:
         env.close()
 
@@ -530,6 +558,7 @@ def _train_sb3(
     files: Mapping[str, bytes],
     curve: list[Point],
     progress: bool,
+    tell: Tell,
 ) -> None:
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
@@ -560,6 +589,7 @@ def _train_sb3(
             curve.append(_score(algorithm, config, int(self.num_timesteps)))
             algorithm.logger.record("eval/return", curve[-1]["mean"])
             _keep(folder, learner_files(algorithm), curve)
+            tell(curve)
 
         def _on_step(self) -> bool:
             self.advance(self.training_env.num_envs)
@@ -582,6 +612,7 @@ def _train_other(
     curve: list[Point],
     done: int,
     progress: bool,
+    tell: Tell,
 ) -> None:
     """A learner of another make, trained in pieces of `evaluate_every` steps.
 
@@ -604,6 +635,7 @@ def _train_other(
             state = learner.state_files() if keeps else {}
             if keeps or done >= config.steps:
                 _keep(folder, {**learner.policy_files(), **state}, curve)
+            tell(curve)
             advance(piece)
 
 

@@ -13,14 +13,15 @@ from palestra.claims import Quantity
 from palestra.config import ConfigError, build, shown
 from palestra.figures import distributions, learning_curve, score_by_value
 from palestra.film import Film
+from palestra.policy_loading import registered_name
 from palestra.registry import UnknownName, is_registered
 from palestra.report import Report
-from palestra.rollout import checked_table
+from palestra.rollout import Comparison, Evaluation, checked_table
+from palestra.run_comparison import compare_runs
 from palestra.run_schema import FIELDS
 from palestra.safe_files import MalformedFile, UnsafeFile
 from palestra.search_space import Range, holds, read_space
 from palestra.spaces import Array
-from palestra.stats import episodes_mean, success_rate
 from palestra.store import CorruptFile, RunFolder
 from palestra.sweep import TRIALS_FILE, Trial, best_of, read_confirmation, read_trials
 from palestra.train import learning_progress
@@ -33,10 +34,10 @@ MOST_FRAMES = 200
 
 
 def write_page(folder: str | Path, out: str | Path | None = None) -> Path:
-    """Write `report.html` of a training, a sweep, an evaluation or an experiment.
+    """Write `report.html` of a training, a sweep, an evaluation, a comparison or an experiment.
 
     Args:
-        folder: the run folder.
+        folder: the run folder; of a comparison, the folder that holds its evaluations.
         out: where to write; by default `report.html` in the folder.
 
     Raises:
@@ -44,6 +45,9 @@ def write_page(folder: str | Path, out: str | Path | None = None) -> Path:
         MalformedFile: what stands in the folder is not the run that was written here, whole.
         ValueError: a run that is not finished.
     """
+    target = Path(out) if out is not None else Path(folder) / "report.html"
+    if not (Path(folder) / "run.json").exists() and any(Path(folder).glob("*/run.json")):
+        return _comparison_page(Path(folder)).write(target)
     stored = RunFolder.open(folder)
     kind = stored.config.get("kind")
     if kind not in tuple(FIELDS):  # it may be anything, also what has no hash
@@ -51,7 +55,6 @@ def write_page(folder: str | Path, out: str | Path | None = None) -> Path:
             stored.path / "run.json",
             f"config.kind = {shown(kind)}: must be one of {', '.join(FIELDS)} to have a page",
         )
-    target = Path(out) if out is not None else Path(folder) / "report.html"
     if kind == "training":
         return _training_page(stored).write(target)
     if kind == "sweep":
@@ -138,7 +141,7 @@ def _sweep_page(stored: RunFolder) -> Report:
     rows = [(f"best {metric}, of trial {best.number}", _of_trial(best), CURSE)]
     if confirmation is not None and confirmation.mean is not None:
         note = f"{confirmation.mean.n} other training seeds, other episodes"
-        rows.append(("the same configuration again", _interval(confirmation.mean), note))
+        rows.append(("the same configuration again", Quantity.of(confirmation.mean), note))
     page.headline(rows)
     page.table(
         "Trials, with 95 % intervals over episodes",
@@ -199,21 +202,77 @@ def _evaluation_page(stored: RunFolder) -> Report:
             raise CorruptFile(
                 stored.path / "episodes", f"column {name!r} must be there and hold numbers"
             )
-    rows, returns = [], table.column("return").to_numpy()
-    for name in table.column_names:
-        if name == "episode":
-            continue
-        values = table.column(name).to_numpy()
-        mean = (
-            success_rate(int(values.sum()), len(values))
-            if values.dtype == np.bool_
-            else episodes_mean(values)
-        )
-        rows.append((name, _interval(mean)))
+    played = Evaluation(config["environment"], config["policy"], config["seed"], table)
+    rows = [(name, _mean(played, name)) for name in table.column_names if name != "episode"]
+    page.headline([("return", _mean(played, "return"), f"mean of {config['episodes']} episodes")])
     page.table("Means over episodes, with 95 % intervals", ("what", "mean"), rows)
-    page.plot("Return of every episode", *distributions({"return": returns}, x_label="return"))
+    returns = {"return": played.column("return")}
+    page.plot("Return of every episode", *distributions(returns, x_label="return"))
+    _add_episode(page, config)
     page.facts({**_facts(config), **config["machine"]})
     return page
+
+
+def _comparison_page(folder: Path) -> Report:
+    result = compare_runs([folder])
+    assert isinstance(result, Comparison)
+    played = result.evaluations
+    one = next(iter(played.values()))
+    page = Report(
+        f"{len(played)} policies on {one.environment}",
+        subtitle=f"episodes 0 to {one.episodes - 1} of seed {one.seed}, the same for all",
+    )
+    page.headline([(name, _mean(e, "return"), "return") for name, e in played.items()])
+    names = [name for name in one.table.column_names if name != "episode"]
+    rows = [[name, *(_mean(e, name) for e in played.values())] for name in names]
+    page.table("Means over episodes, with 95 % intervals", ("what", *played), rows)
+    others = [name for name in played if name != result.reference]
+    rows = []
+    for name in names:
+        if one.column(name).dtype != np.bool_:
+            rows.append([name, *(_difference(result, other, name) for other in others)])
+    page.table(
+        f"Paired differences to {result.reference}, episode by episode",
+        ("what", *(f"{other} - {result.reference}" for other in others)),
+        rows,
+    )
+    returns = {name: e.column("return") for name, e in played.items()}
+    page.plot("Return of every episode", *distributions(returns, x_label="return"))
+    page.facts({"reference": result.reference, "folder": folder.name})
+    return page
+
+
+def _add_episode(page: Report, config: dict[str, Any]) -> None:
+    """Episode 0 as an animation, where environment and policy are registered names.
+
+    A run folder may come from anywhere: code that it names is not run.
+    """
+    policy = config.get("policy_reference")
+    wrappers = config["settings"].get("wrappers", ())
+    if (
+        isinstance(policy, str)
+        and registered_name(policy) is not None
+        and is_registered(config["environment"])
+        and set(wrappers) <= set(WRAPPERS)
+        and (frames := episode_frames(
+            config["environment"], policy, config["seed"], config["settings"]
+        ))
+    ):  # fmt: skip
+        page.animation("Episode 0", frames, fps=10)
+
+
+def _mean(evaluation: Evaluation, name: str) -> Quantity | None:
+    try:
+        return Quantity.of(evaluation.mean(name))
+    except ValueError:  # a metric that is not a number in every episode
+        return None
+
+
+def _difference(result: Comparison, name: str, column: str) -> Quantity | None:
+    try:
+        return Quantity.of(result.difference(name, column).difference)
+    except ValueError:
+        return None
 
 
 def episode_frames(
@@ -234,7 +293,3 @@ def _facts(config: dict[str, Any]) -> dict[str, Any]:
 def _quantity(point: dict[str, Any]) -> Quantity:
     low, high = point["low"], point["high"]
     return Quantity(point["mean"], None if low is None else (low, high))
-
-
-def _interval(mean: Any) -> Quantity:
-    return Quantity(mean.estimate, None if mean.low is None else (mean.low, mean.high))

@@ -127,6 +127,58 @@ async function player(figure) {
   figure.classList.add("drawn");
 }
 
+/** What a cell is sorted by: its number if it has one, else its text. */
+function key(row, column) {
+  const cell = row.cells[column];
+  const number = cell.querySelector("data");
+  return number ? Number(number.value) : cell.textContent.trim().toLowerCase();
+}
+
+/** Empty cells last, numbers before texts, whichever way the rest is sorted. */
+function compare(a, b, sign) {
+  const kinds = [a, b].map((value) => (value === "—" || value === "" ? 2 : Number(typeof value === "string")));
+  if (kinds[0] !== kinds[1]) return kinds[0] - kinds[1];
+  return sign * (typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b);
+}
+
+/** Gives a long table a filter and heads that sort it. */
+function catalogue(table) {
+  const rows = [...table.tBodies[0].rows];
+  const bar = document.createElement("div");
+  const label = document.createElement("label");
+  const input = document.createElement("input");
+  const output = document.createElement("output");
+  bar.className = "filter";
+  input.type = "search";
+  label.append("Filter ", input);
+  bar.append(label, output);
+  table.closest(".scroll").before(bar);
+  function filter() {
+    const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    for (const row of rows) {
+      const text = row.textContent.toLowerCase();
+      row.hidden = !words.every((word) => text.includes(word));
+    }
+    output.textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length}`;
+  }
+  input.addEventListener("input", filter);
+  filter();
+  const heads = [...table.tHead.rows[0].cells];
+  heads.forEach((head, column) => {
+    const button = document.createElement("button");
+    button.append(...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") === "ascending";
+      for (const other of heads) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      rows.sort((a, b) => compare(key(a, column), key(b, column), down ? -1 : 1));
+      table.tBodies[0].append(...rows);
+    });
+  });
+}
+document.querySelectorAll("table.catalogue").forEach(catalogue);
+
 const drawings = [
   ...[...document.querySelectorAll("figure.plot")].map(plot),
   ...[...document.querySelectorAll("figure.player")].map(player),

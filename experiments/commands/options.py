@@ -31,6 +31,10 @@ TimeLimit = Annotated[
 Shard = Annotated[
     str | None, typer.Option("--shard", metavar="I/N", help="Play the blocks i, i + n, ... only.")
 ]
+Track = Annotated[
+    list[str] | None,
+    typer.Option("--track", help="tensorboard, wandb or mlflow; repeatable."),
+]
 Strict = Annotated[
     bool, typer.Option("--strict", help="Refuse to go on with a run of another machine.")
 ]

@@ -54,11 +54,28 @@ def _tag(experiment: Any) -> str:
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="The folder of a training, sweep or evaluation.")],
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="A run folder, or a folder of evaluations; with --all, of runs."),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="One page that lists all runs below (default: runs).")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Where to write the page.")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Write the page of a run folder (again)."""
+    """Write the page of a run folder (again), or a page of all runs."""
+    if every:
+        from ..index_page import write_index
+
+        page, rows = write_index(folder or Path("runs"), out)
+        if as_json:
+            print_json({"report": str(page), "runs": rows})
+        else:
+            print(f"{page}: {len(rows)} runs")
+        return HOLDS
+    if folder is None:
+        raise ValueError("folder: not given; name a run folder, or list all of them by --all")
     from ..pages import write_page
 
     page = write_page(folder, out)

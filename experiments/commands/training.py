@@ -9,7 +9,19 @@ from typing import Annotated, Any
 import typer
 
 from .app import HOLDS, REFUTED, app
-from .options import Address, AsJson, Config, Out, Quiet, Seed, Set, Where, Workers, executor_of
+from .options import (
+    Address,
+    AsJson,
+    Config,
+    Out,
+    Quiet,
+    Seed,
+    Set,
+    Track,
+    Where,
+    Workers,
+    executor_of,
+)
 from .terminal import print_json, print_table
 
 
@@ -26,6 +38,7 @@ def train(
     ] = False,
     settings: Set = None,
     out: Out = None,
+    track: Track = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> int:
@@ -43,7 +56,7 @@ def train(
         config = _tuned(environment, algorithm, config)
     chosen, name, learner = _training(config, given, settings)
     folder = out or Path("runs") / f"{name}-{learner}-seed{chosen.seed}"
-    trained = train_run(chosen, folder, progress=not quiet)
+    trained = train_run(chosen, folder, progress=not quiet, track=track or ())
     if as_json:
         print_json({"folder": str(trained.folder), "curve": trained.curve})
     else:
@@ -121,6 +134,7 @@ def sweep(
         float | None, typer.Option("--time-limit", help="Seconds a trial may take in a worker.")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="End with the first failure.")] = False,
+    track: Track = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> int:
@@ -146,6 +160,7 @@ def sweep(
         executor=executor_of(executor, workers, address, time_limit),
         strict=strict,
         progress=not quiet,
+        track=track or (),
     )
     if as_json:
         print_json(asdict(found))
