@@ -121,6 +121,7 @@ class WeightsAndBiases(Tracker):
 
         self.wandb: Any = wandb
         self.sent = folder / "wandb" / "sent.json"
+        self.steps = self.last()
         self.live: Any = self._begun()
 
     def _begun(self, attempts: int = 3) -> Any:
@@ -142,21 +143,25 @@ class WeightsAndBiases(Tracker):
         return self._begun(attempts - 1)
 
     def last(self) -> int:
-        """The last step that was sent; wandb itself cannot be asked offline."""
+        """The last step before a clean end. After a kill wandb may have lost what came later.
+
+        What it has not lost is sent twice then; it ignores steps that are not later than its last.
+        """
         return int(read_json(self.sent)["steps"]) if self.sent.exists() else -1
 
     def point(self, steps: int, values: Mapping[str, float]) -> None:
-        """One row of the history; a step that was there before is ignored by wandb."""
+        """One row of the history."""
         self.live.log({f"heldout/{name}": value for name, value in values.items()}, step=steps)
-        write_atomic(self.sent, to_json({"steps": steps}))
+        self.steps = steps
 
     def film(self, steps: int, gif: Path) -> None:
         """A video."""
         self.live.log({"episode": self.wandb.Video(str(gif), format="gif")}, step=steps)
 
     def close(self) -> None:
-        """Finish the run."""
+        """Finish the run; then wandb has written everything."""
         self.live.finish()
+        write_atomic(self.sent, to_json({"steps": self.steps}))
 
 
 class MLflow(Tracker):
@@ -280,6 +285,7 @@ class Tracking:
                     tracker.close()
                 except Exception as problem:
                     self._leave_out(name, problem)
+        self.trackers.clear()
 
     def close(self) -> None:
         """End without an episode: the training was interrupted."""

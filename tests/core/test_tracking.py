@@ -86,13 +86,17 @@ def wandb_records(file: Path):
 def read_wandb(run: Path):
     from wandb.proto import wandb_internal_pb2
 
-    curves, config, picture, ids = {}, "", False, set()
+    curves, config, picture, ids, last = {}, "", False, set(), -1
     for file in sorted((run / "wandb").glob("offline-run-*/*.wandb")):
         ids.add(file.stem)
         for record in wandb_records(file):
             message = wandb_internal_pb2.Record()
             message.ParseFromString(record)
             items = {"/".join(i.nested_key) or i.key: i.value_json for i in message.history.item}
+            if "heldout/return" in items:
+                if int(items["_step"]) <= last:
+                    continue  # as wandb does when it is sent
+                last = int(items["_step"])
             for name, value in items.items():
                 if name.startswith("heldout/"):
                     point = int(json.loads(items["_step"])), float(json.loads(value))
