@@ -402,7 +402,7 @@ def test_an_interrupted_sweep_goes_on_and_ends_as_an_unbroken_one(calls, done, t
 
     trained = []
 
-    def counted(config, folder):
+    def counted(config, folder, **named):
         stored = RunFolder.open(folder) if Path(folder).exists() else None
         trained.append((Path(folder).name, stored and stored.latest("step-").name))
         return train(config, folder)
@@ -424,7 +424,7 @@ def test_a_trial_waits_for_the_lock_of_a_host_that_died_but_not_for_one_of_its_o
     monkeypatch.setattr(sweeping.time, "sleep", waited.append)
 
     def locked_by(host, times):
-        def attempt(config, folder):
+        def attempt(config, folder, **named):
             if len(waited) < times:
                 raise RunLocked(Path(folder), 1, host, f"locked by {host}")
             return train(config, folder)

@@ -938,7 +938,7 @@ def test_an_interrupted_training_says_so_and_the_same_command_goes_on(tmp_path, 
     script = (  # the same command, with an end in sight
         "import sys; from palestra import train;"
         "sb3 = train._train_sb3;"
-        "done = lambda algorithm, config, folder, files, curve, progress:"
+        "done = lambda algorithm, config, folder, files, curve, progress, tell:"
         " print(len(curve), bool(files), algorithm.env is not None);"
         "train._train_sb3 = done;"
         "from palestra.experiments.cli import main; sys.exit(main())"
