@@ -134,6 +134,7 @@ class Film:
         path: str | os.PathLike[str],
         *,
         fps: float | None = None,
+        width: int | None = None,
         advance: Callable[[float], None] = lambda done: None,
     ) -> Path:
         """Write a video, frame by frame.
@@ -141,6 +142,7 @@ class Film:
         Args:
             path: ends in `.mp4` or `.gif`.
             fps: frames a second; None: the environment's own pace.
+            width: of the pictures in the file, in pixels; None: their own.
             advance: told of every episode that is over.
 
         Raises:
@@ -149,7 +151,7 @@ class Film:
         """
         from .video import Video
 
-        with Video(path, self.fps if fps is None else fps) as video:
+        with Video(path, self.fps if fps is None else fps, width) as video:
             for frame in self.frames(advance):
                 video.add(frame)
         return Path(path)

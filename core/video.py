@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 # H.264 in yuv420p has even sizes. The pieces of a fragmented file can be played before it is
 # finished, and whatever becomes of this process.
 MP4 = (
-    "-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2:color=white", "-c:v", "libx264", "-preset", "veryfast",
-    "-crf", "20", "-pix_fmt", "yuv420p", "-movflags", "+frag_keyframe+empty_moov+default_base_moof",
-    "-f", "mp4",
+    "-vf", "{scale}pad=ceil(iw/2)*2:ceil(ih/2)*2:color=white", "-c:v", "libx264",
+    "-preset", "veryfast", "-crf", "20", "-pix_fmt", "yuv420p",
+    "-movflags", "+frag_keyframe+empty_moov+default_base_moof", "-f", "mp4",
 )  # fmt: skip
 GIF = (
     "-filter_complex",
-    "[0:v]split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1:dither=none",
+    "[0:v]{scale}split[a][b];[a]palettegen=max_colors=64:stats_mode=single[p];"
+    "[b][p]paletteuse=new=1:dither=none:diff_mode=rectangle",
     "-loop", "0", "-f", "gif",
 )  # fmt: skip
 FORMS = {".mp4": MP4, ".gif": GIF}
@@ -45,22 +46,25 @@ class Video:
     Args:
         path: ends in `.mp4` or `.gif`; a file of this name is replaced.
         fps: frames a second.
+        width: of the pictures in the file, in pixels; None: that of the frames.
 
     Raises:
-        ValueError: another suffix, or an `fps` that is not from 1 to 100.
+        ValueError: another suffix, an `fps` that is not from 1 to 100, or a `width` that is none.
         FileNotFoundError: there is no such folder.
         ImportError: the extra `video` is not installed.
     """
 
-    def __init__(self, path: str | os.PathLike[str], fps: float) -> None:
+    def __init__(self, path: str | os.PathLike[str], fps: float, width: int | None = None) -> None:
         self.path = Path(path)
         if self.path.suffix.lower() not in FORMS:
             raise ValueError(f"path: {self.path}: suffix must be one of {', '.join(FORMS)}")
         if not (math.isfinite(fps) and 1 <= fps <= 100):
             raise ValueError(f"fps: got {fps}, allowed 1 to 100")
+        if width is not None and not (isinstance(width, int) and 16 <= width <= LARGEST):
+            raise ValueError(f"width: got {width!r}, allowed 16 to {LARGEST} pixels")
         if not self.path.parent.is_dir():
             raise FileNotFoundError(f"path: there is no folder {self.path.parent}")
-        self.fps = fps
+        self.fps, self.width = fps, width
         self.frames = 0
         self._ffmpeg = _find_ffmpeg()
         self._shape: tuple[int, ...] = ()
@@ -119,12 +123,14 @@ class Video:
     def _start(self, shape: tuple[int, ...]) -> None:
         height, width, _ = shape
         hidden = self.path.with_name(f".{self.path.stem}-{secrets.token_hex(4)}{self.path.suffix}")
+        scale = "" if self.width is None else f"scale={self.width}:-1:flags=area,"
+        options = [part.format(scale=scale) for part in FORMS[self.path.suffix.lower()]]
         self._messages = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         self._process = subprocess.Popen(
             [
                 self._ffmpeg, "-loglevel", "error", "-y",
                 "-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}",
-                "-r", f"{self.fps:g}", "-i", "-", *FORMS[self.path.suffix.lower()], str(hidden),
+                "-r", f"{self.fps:g}", "-i", "-", *options, str(hidden),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

@@ -29,6 +29,7 @@ def watch(
     seed: Annotated[int, typer.Option(help="Whose episodes.")] = 0,
     max_steps: Annotated[int, typer.Option(help="Leave an episode after so many.")] = 10_000,
     fps: Annotated[float | None, typer.Option(help="Pictures a second.")] = None,
+    width: Annotated[int | None, typer.Option(help="Of the video, in pixels.")] = None,
     settings: Set = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -53,17 +54,19 @@ def watch(
         say(f"{film}")
         film.show(fps)
         return HOLDS
-    return save_film(film, save, fps, as_json, quiet)
+    return save_film(film, save, fps, width, as_json, quiet)
 
 
-def save_film(film: Any, save: Path | None, fps: float | None, as_json: bool, quiet: bool) -> int:
+def save_film(
+    film: Any, save: Path | None, fps: float | None, width: int | None, as_json: bool, quiet: bool
+) -> int:
     """Write a video and say so."""
     from palestra.progress import progress_bar
 
     if save is None:
         raise ValueError("--save: not given; --json says what was saved")
     with progress_bar(f"{film}", len(film.chosen), not quiet) as advance:
-        written = film.save(save, fps=fps, advance=advance)
+        written = film.save(save, fps=fps, width=width, advance=advance)
     if as_json:
         print_json({"video": str(written), "film": str(film), "bytes": written.stat().st_size})
     else:

@@ -90,6 +90,15 @@ def test_the_page_of_results_has_the_numbers_that_were_stored(name):
         assert worst(bound, *scores) == bound
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_every_environment_moves_in_the_gallery_and_in_the_readme(name):
+    picture = f"pictures/{kebab(name)}.gif"
+    assert f"]({picture})" in (ROOT / "docs" / "gallery.md").read_text()
+    assert f'src="docs/{picture}"' in (ROOT / "README.md").read_text()
+    assert (ROOT / "docs" / picture).stat().st_size < 500_000
+    assert (ROOT / "docs" / "gallery.md").read_text().count(f"results/{kebab(name)}.md") == 1
+
+
 def test_the_best_score_of_a_page_is_bold_whichever_way_is_better():
     from palestra.experiments.results import page
 

@@ -63,6 +63,16 @@ def test_odd_sizes_are_padded_with_white(tmp_path):
     assert first[-1].min() > 240
 
 
+@pytest.mark.parametrize("suffix", [".mp4", ".gif"])
+def test_pictures_are_scaled_to_a_width(tmp_path, suffix):
+    with Video(tmp_path / f"film{suffix}", 20, width=40) as video:
+        for frame in moving(5):
+            video.add(frame)
+    (first, *_) = decoded(tmp_path / f"film{suffix}")
+    assert first.shape == (30, 40, 3)
+    assert first[10, 4, 0] > 150 > first[10, 4, 1]  # the square is where it was
+
+
 def test_a_file_of_the_name_is_replaced_when_the_new_one_is_whole(tmp_path):
     path = tmp_path / "film.mp4"
     path.write_bytes(b"old")
@@ -136,6 +146,8 @@ def test_bad_arguments_are_refused(tmp_path, monkeypatch):
             Video(tmp_path / "film.mp4", fps)
     with pytest.raises(ValueError, match=r"suffix must be one of \.mp4, \.gif"):
         Video(tmp_path / "film.avi", 20)
+    with pytest.raises(ValueError, match="width: got 3, allowed 16"):
+        Video(tmp_path / "film.mp4", 20, width=3)
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         Video(tmp_path / "nowhere" / "film.mp4", 20)
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
