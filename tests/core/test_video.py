@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,8 +13,9 @@ import time
 import imageio_ffmpeg
 import numpy as np
 import pytest
+from PIL import Image
 
-from palestra.video import Video
+from palestra.video import Video, VideoFailed
 
 SCRIPT = """
 import numpy as np, os, sys, time
@@ -54,13 +56,55 @@ def test_frames_come_back_in_number_size_and_colour(tmp_path, suffix):
         assert np.abs(frame.astype(int) - expected).mean() < 6
 
 
-def test_odd_sizes_are_padded_with_white(tmp_path):
+def test_odd_sizes_grow_by_a_copy_of_their_edge(tmp_path):
     with Video(tmp_path / "film.mp4", 20) as video:
-        for frame in moving(5, shape=(61, 81)):
-            video.add(frame)
+        for _ in range(5):
+            video.add(np.full((61, 81, 3), (20, 160, 90), np.uint8))
     (first, *_) = decoded(tmp_path / "film.mp4")
     assert first.shape == (62, 82, 3)
-    assert first[-1].min() > 240
+    assert np.abs(first.astype(int) - (20, 160, 90)).max() <= 4
+
+
+def facts_of(path) -> str:
+    """What ffmpeg says of a file."""
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-i", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stderr
+
+
+def test_an_mp4_is_what_every_player_takes(tmp_path):
+    with Video(tmp_path / "film.mp4", 15) as video:
+        for frame in moving(30):
+            video.add(frame)
+    facts = facts_of(tmp_path / "film.mp4")
+    assert "Duration: 00:00:02.00" in facts
+    assert re.search(r"h264 \(High\).*yuv420p\(tv, bt709", facts)
+    content = (tmp_path / "film.mp4").read_bytes()
+    assert content.index(b"moov") < content.index(b"mdat")  # begins before all of it has come
+    assert b"moof" not in content  # whole: some editors do not take fragments
+
+
+@pytest.mark.parametrize("fps", [0.5, 60, 125])
+@pytest.mark.parametrize("suffix", [".mp4", ".gif"])
+def test_every_pace_is_kept(tmp_path, fps, suffix):
+    """MuJoCo's environments ask for up to 125 frames a second; a GIF can show 50."""
+    with Video(tmp_path / f"film{suffix}", fps) as video:
+        for frame in moving(int(2 * fps), shape=(60, 320)):
+            video.add(frame)
+    seconds = float(re.search(r"Duration: 00:00:(\d+\.\d+)", facts_of(video.path))[1])
+    assert seconds == pytest.approx(2, abs=0.05)
+    if suffix == ".mp4":
+        assert len(decoded(video.path)) == int(2 * fps)
+    else:
+        with Image.open(video.path) as picture:  # ffmpeg would give some frames several times
+            assert picture.n_frames == int(2 * min(fps, 50))
+
+
+def test_a_percent_sign_in_a_name_is_a_percent_sign(tmp_path):
+    (tmp_path / "50%d").mkdir()
+    for name in ("a%03d.gif", "a%03d.mp4"):
+        with Video(tmp_path / "50%d" / name, 10) as video:
+            video.add(next(moving(1)))
+    assert sorted(p.name for p in (tmp_path / "50%d").iterdir()) == ["a%03d.gif", "a%03d.mp4"]
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".gif"])
@@ -96,29 +140,42 @@ def test_closing_twice_is_closing(tmp_path):
     assert len(decoded(tmp_path / "film.mp4")) == 1
 
 
-def test_a_video_that_nobody_closed_plays_after_the_process_has_ended(tmp_path):
-    path = tmp_path / "film.mp4"
-    subprocess.run([sys.executable, "-c", SCRIPT, path], check=True)
+@pytest.mark.parametrize("suffix", [".mp4", ".gif"])
+@pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "1 / 0", "del video; import gc"])
+def test_a_video_that_nobody_closed_plays_after_the_process_has_ended(tmp_path, suffix, end):
+    path = tmp_path / f"film{suffix}"
+    subprocess.run([sys.executable, "-c", SCRIPT + end, path], check=False, capture_output=True)
+    assert list(tmp_path.iterdir()) == [path]
     assert len(decoded(path)) == 30
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL on Windows")
-def test_what_a_killed_process_leaves_plays(tmp_path):
-    script = SCRIPT + "print('written', flush=True)\ntime.sleep(60)\n"
+@pytest.mark.parametrize("suffix", [".mp4", ".gif"])
+@pytest.mark.parametrize("both", [False, True], ids=["without ffmpeg", "with ffmpeg"])
+def test_what_a_killed_process_leaves_plays(tmp_path, suffix, both):
+    script = SCRIPT.replace("range(30)", "range(250)").replace("8 * k", "k")
+    script += "print(video._stream.process.pid, flush=True)\ntime.sleep(60)\n"
     process = subprocess.Popen(
-        [sys.executable, "-c", script, tmp_path / "film.mp4"], stdout=subprocess.PIPE
+        [sys.executable, "-c", script, tmp_path / f"film{suffix}"], stdout=subprocess.PIPE
     )
-    process.stdout.readline()
+    ffmpeg = int(process.stdout.readline())
+    if both:
+        time.sleep(0.3)
+        os.kill(ffmpeg, signal.SIGKILL)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
+    process.stdout.close()
+    least = 100 if both else 250  # up to the last fragment, of a second each
     until = time.monotonic() + 20
     while True:  # ffmpeg ends by itself, when it sees that nobody writes any more
         (left,) = tmp_path.iterdir()
-        if left.stat().st_size and len(decoded(left)) == 30:
+        if left.stat().st_size and len(frames := decoded(left)) >= least:
             break
         assert time.monotonic() < until
         time.sleep(0.1)
     assert left.name.startswith(".film-")
+    for k, frame in enumerate(frames):
+        assert np.abs(frame.astype(int) - k).max() <= 4
 
 
 @pytest.mark.parametrize(
@@ -141,7 +198,7 @@ def test_what_is_no_frame_is_refused_and_the_video_goes_on(tmp_path, frame, said
 
 
 def test_bad_arguments_are_refused(tmp_path, monkeypatch):
-    for fps in (0, 101, float("nan")):
+    for fps in (0, -1, 1001, float("nan")):
         with pytest.raises(ValueError, match="fps: got"):
             Video(tmp_path / "film.mp4", fps)
     with pytest.raises(ValueError, match=r"suffix must be one of \.mp4, \.gif"):
@@ -158,13 +215,77 @@ def test_bad_arguments_are_refused(tmp_path, monkeypatch):
 def test_when_ffmpeg_ends_its_reason_is_said(tmp_path):
     video = Video(tmp_path / "film.mp4", 20)
     video.add(next(moving(1)))
-    video._process.kill()
-    video._process.wait()
-    with pytest.raises(OSError, match="ffmpeg failed"):
+    video._stream.process.kill()
+    video._stream.process.wait()
+    with pytest.raises(VideoFailed, match=r"film\.mp4: ffmpeg ended with signal SIGKILL"):
         video.add(next(moving(1)))
-    with pytest.raises(OSError, match="ffmpeg failed"):
+    video.close()  # has been said
+    assert not (tmp_path / "film.mp4").exists()
+    with pytest.raises(ValueError, match="is closed"):
+        video.add(next(moving(1)))
+
+
+def put_fake_ffmpeg(monkeypatch, folder, script):
+    program = folder / "ffmpeg"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(program))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell")
+def test_everything_that_ffmpeg_says_is_shown_once(tmp_path, monkeypatch):
+    said = "echo no space >&2; echo no space >&2; echo end >&2; exit 228"
+    put_fake_ffmpeg(monkeypatch, tmp_path, f"head -c 100000 >/dev/null; {said}")
+
+    def shoot():
+        video = Video(tmp_path / "film.mp4", 20)
+        for frame in moving(50):
+            video.add(frame)
+
+    with pytest.raises(VideoFailed, match=r"ffmpeg ended with exit code 228: no space; end$"):
+        shoot()
+    put_fake_ffmpeg(monkeypatch, tmp_path, "cat >/dev/null; echo late >&2; exit 1")
+    video = Video(tmp_path / "film.mp4", 20)
+    video.add(next(moving(1)))
+    with pytest.raises(VideoFailed, match="exit code 1: late"):
         video.close()
-    assert not list(tmp_path.iterdir())
+    assert [p.name for p in tmp_path.iterdir()] == ["ffmpeg"]
+
+
+FULL = """
+import resource, sys
+import numpy as np
+from palestra.video import Video
+
+noise = np.random.default_rng(0)
+with Video(sys.argv[1], 10) as video:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+    for k in range(100):
+        video.add(noise.integers(0, 255, (200, 200, 3), np.uint8))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs RLIMIT_FSIZE")
+@pytest.mark.parametrize("suffix", [".mp4", ".gif"])
+def test_where_no_more_fits_there_is_an_error_and_no_file(tmp_path, suffix):
+    path = tmp_path / f"film{suffix}"
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert f"VideoFailed: {path}: ffmpeg ended with" in done.stderr
+    assert not path.exists()
+
+
+def test_an_error_elsewhere_is_not_hidden_and_what_was_seen_is_kept(tmp_path):
+    def shoot():
+        with Video(tmp_path / "film.mp4", 20) as video:
+            video.add(next(moving(1)))
+            raise KeyError("elsewhere")
+
+    with pytest.raises(KeyError, match="elsewhere"):
+        shoot()
+    assert len(decoded(tmp_path / "film.mp4")) == 1
 
 
 MEMORY = """
