@@ -41,3 +41,10 @@ result
 both = palestra.compare(["wait", "deft"], "NMRRelax", episodes=256, seed=7)
 print(both.difference("deft", "time_to_equilibrium").difference)
 both
+
+# %% [markdown]
+# ## Watch
+# Episode 3 of seed 7 as pictures: the very episode that was evaluated above.
+
+# %%
+palestra.watch("NMRRelax", "deft", seed=7, episode=3)

@@ -8,11 +8,10 @@ import tempfile
 from pathlib import Path
 
 import palestra
-from palestra.stats import runs_mean
+from palestra.run_comparison import compare_runs
 from palestra.train import TrainConfig, train
 
 folder = Path(tempfile.mkdtemp())
-trained = []
 for seed in range(3):
     config = TrainConfig(
         environment="NMRRelax",
@@ -24,21 +23,23 @@ for seed in range(3):
         evaluation_episodes=64,
         hyperparameters={"gamma": 1.0, "n_steps": 32, "batch_size": 512, "learning_rate": 1e-3},
     )
-    trained.append(train(config, folder / f"ppo-{seed}"))
+    train(config, folder / f"ppo-{seed}")
 
 # %% [markdown]
-# Every training keeps its curve: return on held-out episodes, with an interval over episodes.
+# Every training keeps its curve, the return on held-out episodes and every metric, as an Arrow
+# table.
 
 # %%
-for seed, run in enumerate(trained):
-    print(seed, [f"{point['steps']}: {point['mean']:.3f}" for point in run.curve])
+palestra.load(folder / "ppo-0").metrics.select(["steps", "return", "time_to_equilibrium"])
 
 # %% [markdown]
-# Three runs are too few for an interval over training runs, and palestra says so instead of
-# printing one.
+# The three seeds of one configuration are one learner. Three runs are too few for an interval over
+# training runs, and palestra says so instead of printing one.
 
 # %%
-print(runs_mean([run.curve[-1]["mean"] for run in trained]))
+learners = compare_runs([folder / f"ppo-{seed}" for seed in range(3)], "time_to_equilibrium")
+print(learners.learners[0].mean)
+learners
 
 # %% [markdown]
 # ## Against the classics

@@ -1,11 +1,15 @@
 """The notebooks, kept as scripts: each runs from top to bottom in a kernel of its own."""
 
+import re
 from pathlib import Path
 
 import jupytext
 import nbclient
 import pytest
 
+SHOWN = re.compile(
+    r"\n(result|both|learners)$|^palestra\.(watch|compare)\(", re.M
+)  # cells that end in one
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples" / "notebooks").glob("*.py"))
 
 
@@ -23,3 +27,12 @@ def test_notebook_runs(path: Path, tmp_path: Path) -> None:
     assert notebook.cells[0].source.startswith("# ")  # its title
     place = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(notebook, timeout=300, resources=place).execute()
+    shown = [
+        output.data["text/html"]
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+        if "text/html" in output.get("data", {})
+    ]
+    assert all("<script" not in markup for markup in shown)
+    results = len([cell for cell in notebook.cells if SHOWN.search(cell.source)])
+    assert len(shown) == results
