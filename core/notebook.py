@@ -18,8 +18,8 @@ def evaluations_markup(
     """Means of every column by policy, paired differences of the return, and its distribution."""
     one = next(iter(evaluations.values()))
     title = f"{environment}: {one.episodes} episodes of seed {one.seed}"
-    names = [name for name in one.table.column_names if name != "episode"]
-    rows = [[name, *(_mean(e, name) for e in evaluations.values())] for name in names]
+    means = [evaluation.means() for evaluation in evaluations.values()]
+    rows = [[name, *(each[name] for each in means)] for name in means[0]]
     if paired is not None:
         differences = [
             "" if name == paired.reference else str(paired.difference(name).difference)
@@ -44,13 +44,6 @@ def training_markup(name: str, curve: Sequence[Mapping[str, Any]]) -> str:
     return table_markup(f"training {name}", columns, rows) + drawn(
         lambda: learning_curve({"return": [line]}), "learning curve"
     )
-
-
-def _mean(evaluation: Evaluation, name: str) -> str:
-    try:
-        return str(evaluation.mean(name))
-    except ValueError:  # a metric that is not a number in every episode
-        return "—"
 
 
 def drawn(picture: Callable[[], Picture], text: str) -> str:

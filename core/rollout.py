@@ -87,6 +87,17 @@ class Evaluation:
             return success_rate(int(np.count_nonzero(values)), len(values), level)
         return episodes_mean(values, level)
 
+    def means(self, level: float = 0.95) -> dict[str, Interval | None]:
+        """The mean of every column; None for a metric that is not a number in every episode."""
+        found: dict[str, Interval | None] = {}
+        for name in self.table.column_names:
+            if name != "episode":
+                try:
+                    found[name] = self.mean(name, level)
+                except ValueError:
+                    found[name] = None
+        return found
+
     def _repr_html_(self) -> str:
         """Means and a picture for a notebook."""
         from .notebook import evaluations_markup

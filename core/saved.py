@@ -118,15 +118,11 @@ class Saved:
 
         config = self.configuration
         table = self.episodes
-        played = Evaluation(config["environment"], config["policy"], config["seed"], table, "")
-        found = []
-        for name in table.column_names:
-            if name != "episode" and table.num_rows:
-                try:
-                    found.append({"name": name, **vars(played.mean(name))})
-                except ValueError:  # a metric that is not a number in every episode
-                    found.append({"name": name})
-        return found
+        if not table.num_rows:
+            return []
+        played = Evaluation(config["environment"], config["policy"], config["seed"], table)
+        means = played.means()
+        return [{"name": name, **(vars(mean) if mean else {})} for name, mean in means.items()]
 
     def _means_of_runs(self) -> list[dict[str, Any]]:
         return [{"run": name, **row} for name, run in self.runs.items() for row in run._means()]

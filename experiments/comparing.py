@@ -21,6 +21,8 @@ from palestra.table_files import write_table
 
 from .commands.terminal import print_json, print_table
 
+NOT_THERE = "not a number in every episode"
+
 
 def check_forms(out: Path | None, plot: Path | None) -> None:
     """Refuse files of other forms before anything is played."""
@@ -140,22 +142,16 @@ def _means(
     document: dict[str, Any] = {"environment": environment, "policies": {}}
     rows: list[tuple[str, ...]] = []
     for name, evaluation in evaluations.items():
-        means: dict[str, Any] = {}
-        for column in evaluation.table.column_names:
-            if column == "episode":
-                continue
-            try:
-                interval = evaluation.mean(column)
-            except ValueError as reason:  # a metric that is not a number in every episode
-                means[column] = None
-                rows.append((name, column, "-", str(reason)))
-                continue
-            means[column] = vars(interval)
-            rows.append((name, column, f"{interval.estimate:.6g}", _span(interval)))
+        means = evaluation.means()
+        for column, mean in means.items():
+            shown = ("-", NOT_THERE) if mean is None else (f"{mean.estimate:.6g}", _span(mean))
+            rows.append((name, column, *shown))
         document["seed"], document["episodes"] = evaluation.seed, evaluation.episodes
-        document["policies"][name] = {"means": means, "path": evaluation.path}
-        if anchors is not None and means.get(anchors.metric):
-            score = anchors.normalised(means[anchors.metric]["estimate"])
+        plain = {column: mean and vars(mean) for column, mean in means.items()}
+        document["policies"][name] = {"means": plain, "path": evaluation.path}
+        scored = means.get(anchors.metric) if anchors is not None else None
+        if anchors is not None and scored is not None:
+            score = anchors.normalised(scored.estimate)
             document["policies"][name]["normalised"] = score
             rows.append((name, "normalised score", f"{score:.4f}", "0 random, 1 bound"))
     return document, rows

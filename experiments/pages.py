@@ -22,6 +22,7 @@ from palestra.run_schema import FIELDS
 from palestra.safe_files import MalformedFile, UnsafeFile
 from palestra.search_space import Range, holds, read_space
 from palestra.spaces import Array
+from palestra.stats import Interval
 from palestra.store import CorruptFile, RunFolder
 from palestra.sweep import TRIALS_FILE, Trial, best_of, read_confirmation, read_trials
 from palestra.train import learning_progress
@@ -203,8 +204,9 @@ def _evaluation_page(stored: RunFolder) -> Report:
                 stored.path / "episodes", f"column {name!r} must be there and hold numbers"
             )
     played = Evaluation(config["environment"], config["policy"], config["seed"], table)
-    rows = [(name, _mean(played, name)) for name in table.column_names if name != "episode"]
-    page.headline([("return", _mean(played, "return"), f"mean of {config['episodes']} episodes")])
+    means = {name: _shown(mean) for name, mean in played.means().items()}
+    page.headline([("return", means["return"], f"mean of {config['episodes']} episodes")])
+    rows = list(means.items())
     page.table("Means over episodes, with 95 % intervals", ("what", "mean"), rows)
     returns = {"return": played.column("return")}
     page.plot("Return of every episode", *distributions(returns, x_label="return"))
@@ -222,9 +224,10 @@ def _comparison_page(folder: Path) -> Report:
         f"{len(played)} policies on {one.environment}",
         subtitle=f"episodes 0 to {one.episodes - 1} of seed {one.seed}, the same for all",
     )
-    page.headline([(name, _mean(e, "return"), "return") for name, e in played.items()])
-    names = [name for name in one.table.column_names if name != "episode"]
-    rows = [[name, *(_mean(e, name) for e in played.values())] for name in names]
+    page.headline([(name, Quantity.of(e.mean()), "return") for name, e in played.items()])
+    means = [e.means() for e in played.values()]
+    names = list(means[0])
+    rows = [[name, *(_shown(m[name]) for m in means)] for name in names]
     page.table("Means over episodes, with 95 % intervals", ("what", *played), rows)
     others = [name for name in played if name != result.reference]
     rows = []
@@ -261,11 +264,8 @@ def _add_episode(page: Report, config: dict[str, Any]) -> None:
         page.animation("Episode 0", frames, fps=10)
 
 
-def _mean(evaluation: Evaluation, name: str) -> Quantity | None:
-    try:
-        return Quantity.of(evaluation.mean(name))
-    except ValueError:  # a metric that is not a number in every episode
-        return None
+def _shown(mean: Interval | None) -> Quantity | None:
+    return None if mean is None else Quantity.of(mean)
 
 
 def _difference(result: Comparison, name: str, column: str) -> Quantity | None:
