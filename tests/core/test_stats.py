@@ -252,6 +252,20 @@ def test_probability_of_improvement_covers_normal_data(shift, n):
     assert shown >= 900  # the others do not overlap
 
 
+@pytest.mark.parametrize("n", [5, 10, 30])
+@pytest.mark.parametrize("threshold", [-1.0, 0.0, 1.0])
+def test_the_band_of_a_performance_profile_covers(n, threshold):
+    """Of standard normal scores the fraction above a threshold is Phi(-threshold)."""
+    truth, random = scipy.stats.norm.sf(threshold), np.random.default_rng(21)
+    covered = shown = 0
+    for _ in range(1500):
+        profile = performance_profile(random.normal(size=n), [threshold])
+        if np.isfinite(profile.low[0]):
+            shown += 1
+            covered += profile.low[0] <= truth <= profile.high[0]
+    assert shown == 0 or covered / shown >= 0.93
+
+
 def test_the_documented_failure_on_skewed_data_is_real():
     """Lognormal: nominal 95 % is far less, by every rule; the module says how much."""
     truth = np.exp(0.5)
