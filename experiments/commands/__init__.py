@@ -1,6 +1,6 @@
 """The commands of `palestra`, a file a group; importing a file adds its commands to `app`."""
 
-from . import catalogue, environments, policies, recordings, runs, training, watching
+from . import catalogue, environments, policies, recordings, runs, training, trust, watching
 from .app import app
 
 __all__ = [
@@ -11,5 +11,6 @@ __all__ = [
     "recordings",
     "runs",
     "training",
+    "trust",
     "watching",
 ]

@@ -33,7 +33,8 @@ TINY = [
 ]  # fmt: skip
 COMMANDS = (
     "anchors", "check", "cite", "compare", "dataset", "evaluate", "export", "info", "list", "merge",
-    "new-env", "replay", "report", "results", "run", "sweep", "train", "version", "warmup", "watch",
+    "new-env", "replay", "report", "results", "run", "sweep", "train", "verify", "version",
+    "warmup", "watch",
 )  # fmt: skip
 
 
@@ -220,6 +221,33 @@ def test_what_cannot_be_compared_ends_with_two(palestra_command, two_runs):
     ):
         code, _, err = palestra_command("compare", *arguments)
         assert (code, said in err) == (2, True), err
+
+
+# --- are they what was written? -------------------------------------------------------------------
+
+
+def test_sound_runs_are_verified_and_damaged_ones_named(palestra_command, two_runs, tmp_path):
+    shutil.copytree(two_runs, tmp_path / "runs")
+    code, out, _ = palestra_command("verify", "runs")
+    assert code == 0
+    assert out.count("sound") == 4
+    block = tmp_path / "runs" / "deft" / "episodes" / "00000000.parquet"
+    block.write_bytes(block.read_bytes() + b" ")
+    (weights,) = (tmp_path / "runs" / "ppo-0" / "checkpoints").glob("best-*/weights.safetensors")
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    code, out, _ = palestra_command("verify", "runs", "--json")
+    assert code == 3
+    problems = json.loads(out)["problems"]
+    assert problems["runs/deft"] == ["episodes/00000000.parquet: SHA-256 differs from the manifest"]
+    assert "weights.safetensors differs" in problems["runs/ppo-0"][0]
+    assert problems["runs/wait"] == problems["runs/ppo-1"] == []
+    (tmp_path / "runs" / "wait" / "run.json").write_text("{")
+    assert palestra_command("verify", "runs/wait")[0] == 3
+    (tmp_path / "nothing").mkdir()
+    code, _, err = palestra_command("verify", "nothing")
+    assert (code, "no run folder" in err) == (2, True)
 
 
 # --- watching -------------------------------------------------------------------------------------
