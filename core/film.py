@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import base64
 import html
-import io
-import itertools
 import os
-import shutil
-import sys
-import time
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .batch import BatchEnv, Episodes
+from .batch import BatchEnv, Episodes, Step
 from .gym_batch import GymBatch
 from .play import one_thread
 from .policy import begin as begin_policy
@@ -26,9 +23,63 @@ from .registry import Target, resolve
 from .shipped import shelf_of
 from .spaces import Array
 from .streams import check_seed
+from .wrappers import Wrapper
 
 MAX_STEPS = 10_000  # of an episode that does not end
-INLINE = 120  # pictures of the animation in a notebook
+FILM_FPS = 10.0  # of an environment's own film; its `render_fps` counts steps
+
+
+@dataclass(frozen=True)
+class Played:
+    """An episode that was played to its end, as `evaluate` has it in its table.
+
+    Attributes:
+        episode: its number.
+        total: the return: the sum of all rewards, of all agents.
+        length: steps.
+        terminated: whether the environment ended it (with agents: all have left).
+        truncated: whether a limit of time did.
+        metrics: those of the environment.
+    """
+
+    episode: int
+    total: float
+    length: int
+    terminated: bool
+    truncated: bool
+    metrics: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data; NaN is None."""
+        numbers = {key: None if value != value else value for key, value in self.metrics.items()}
+        return {
+            "episode": self.episode,
+            "return": self.total,
+            "length": self.length,
+            "terminated": self.terminated,
+            "truncated": self.truncated,
+            **numbers,
+        }
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A picture of an episode.
+
+    Attributes:
+        picture: uint8 (H, W, 3).
+        episode: its number.
+        step: steps taken so far.
+        total: sum of the rewards so far.
+    """
+
+    picture: Array
+    episode: int
+    step: int
+    total: float
+
+    def __str__(self) -> str:
+        return f"episode {self.episode}, step {self.step}, return {self.total:.4g}"
 
 
 class Film:
@@ -43,6 +94,10 @@ class Film:
         episodes: how many.
         settings: keyword arguments of the environment.
         max_steps: an episode is left after so many.
+
+    Attributes:
+        played: the episodes that have ended since pictures were last asked for.
+        fps: pictures a second that the environment asks for.
 
     Raises:
         ValueError: an argument out of range.
@@ -71,13 +126,15 @@ class Film:
         self.chosen = range(episode, episode + episodes)
         self.max_steps = max_steps
         self.settings = dict(settings or {})
+        self.played: list[Played] = []
         env = self._made()
         try:
             self.fps: float = _pace(env)
             if not draws(env):
+                plain = isinstance(innermost(env), GymBatch)
+                lacks = "render(row)" + " or no render_mode 'rgb_array'" * plain
                 raise NotImplementedError(
-                    f"{self.target.name} draws no pictures: it has no render(row)"
-                    + (" or no render_mode 'rgb_array'" if isinstance(env, GymBatch) else "")
+                    f"{self.target.name} draws no pictures: it has no {lacks}"
                 )
         finally:
             env.close()
@@ -88,28 +145,34 @@ class Film:
         One a step; where steps differ in length and the environment has a `film`, pictures evenly
         spaced in time. `advance` is told of every episode that is over.
         """
+        for scene in self.scenes(advance):
+            yield scene.picture
+
+    def scenes(self, advance: Callable[[float], None] = lambda done: None) -> Iterator[Scene]:
+        """The same, with the number of the episode, the step and the return so far."""
         env = self._made()
+        self.played.clear()
         try:
             actor = load_policy(self.policy, env)
             episodes = Episodes(env)
             for number in self.chosen:
-                yield from self._episode(env, actor, episodes, number)
+                yield from self._episode(actor, episodes, number)
                 advance(1)
         finally:
             env.close()
 
-    def _episode(
-        self, env: BatchEnv, actor: Any, episodes: Episodes, number: int
-    ) -> Iterator[Array]:
+    def _episode(self, actor: Any, episodes: Episodes, number: int) -> Iterator[Scene]:
+        env = episodes.env
         episodes.seed(self.seed)
         episodes.upcoming[:] = number
         episodes.begin(env.everyone)
         begin_policy(actor, env.everyone, episodes.streams)
-        whole = hasattr(env, "film")
-        if not whole:
-            yield env.render(0)
+        film = getattr(innermost(env), "film", None)
+        length, total = 0, 0.0
+        if film is None:
+            yield Scene(env.render(0), number, length, total)
         state, fresh = None, np.ones(1, np.bool_)
-        for _ in range(self.max_steps):
+        while not episodes.ended[0] and length < self.max_steps:
             masks = episodes.masks()
             wanted = {"action_masks": masks} if masks is not None and takes_masks(actor) else {}
             with one_thread():
@@ -120,14 +183,16 @@ class Film:
                     deterministic=True,
                     **wanted,
                 )
-                episodes.advance(actions)
+                step, _ = episodes.advance(actions)
             fresh = np.zeros(1, np.bool_)
-            if not whole:
-                yield env.render(0)
-            if episodes.ended[0]:
-                break
-        if whole:
-            yield from env.film(0)  # type: ignore[attr-defined]
+            length += 1
+            total += float(step.reward.sum())
+            if film is None:
+                yield Scene(env.render(0), number, length, total)
+        self.played.append(_played(episodes, step, number, length, total))
+        if film is not None:
+            for picture in film(0):
+                yield Scene(picture, number, length, total)
 
     def save(
         self,
@@ -156,46 +221,35 @@ class Film:
                 video.add(frame)
         return Path(path)
 
-    def show(self, fps: float | None = None) -> None:
-        """Show it in a window where there is a display, else in the terminal.
+    def show(self, fps: float | None = None, view: str = "auto") -> None:
+        """Show it in a window or in the terminal, until it ends or the window is closed.
+
+        Args:
+            fps: pictures a second; None: the environment's own pace.
+            view: "window", "terminal", or "auto": a window where there can be one.
 
         Raises:
-            ValueError: neither a display nor a terminal; `save` needs none.
+            ValueError: nothing to show it on; `save` needs nothing.
         """
-        pace = self.fps if fps is None else fps
-        if has_display():
-            from .views.human import Window
+        from .screens import screen
 
-            window = Window(self.target.name, round(pace))
-            try:
-                for frame in self.frames():
-                    window.show(frame)
-            finally:
-                window.close()
-        elif sys.stdout.isatty():
-            _play_in_terminal(self.frames(), pace)
-        else:
-            raise ValueError(
-                "watch: there is neither a display nor a terminal to show it; save it to a file "
-                "(--save film.mp4 on the command line)"
-            )
+        with screen(self.target.name, self.fps if fps is None else fps, view) as place:
+            for scene in self.scenes():
+                if not place.show(scene.picture, str(scene)):
+                    break
 
     def _repr_html_(self) -> str:
-        """An animation that a notebook shows; at most `INLINE` pictures of the first episodes."""
-        try:
-            from PIL import Image
-        except ImportError:
-            return html.escape(f"{self!r}: pictures need Pillow, pip install 'palestra[video]'")
-        pictures = [Image.fromarray(frame) for frame in itertools.islice(self.frames(), INLINE)]
-        buffer = io.BytesIO()
-        first, *others = pictures
-        first.save(
-            buffer, "WEBP", save_all=True, append_images=others, duration=1000 / self.fps, loop=0,
-            quality=80,
-        )  # fmt: skip
-        source = base64.b64encode(buffer.getvalue()).decode()
-        text = html.escape(str(self))
-        return f'<img alt="{text}" title="{text}" src="data:image/webp;base64,{source}">'
+        """The whole film as a video inside the page, with play, pause and a slider."""
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                data = self.save(Path(folder) / "film.mp4").read_bytes()
+            except ImportError as missing:
+                return html.escape(f"{self!r}: {missing}")
+        source = f"data:video/mp4;base64,{base64.b64encode(data).decode()}"
+        return (
+            f'<video src="{source}" title="{html.escape(str(self))}" style="max-width:100%" '
+            "controls autoplay loop muted playsinline></video>"
+        )
 
     def __repr__(self) -> str:
         last = self.chosen[-1]
@@ -207,7 +261,8 @@ class Film:
 
     def _made(self) -> BatchEnv:
         env = self.target.make(1, **self.settings)
-        one = env.copies[0] if isinstance(env, GymBatch) else None
+        inside = innermost(env)
+        one = inside.copies[0] if isinstance(inside, GymBatch) else None
         if one is None or one.render_mode is not None:
             return env
         if "rgb_array" not in one.metadata.get("render_modes", ()):
@@ -228,18 +283,28 @@ def watch(target: Any, policy: Any = None, **arguments: Any) -> Film:
     return Film(target, policy, **arguments)
 
 
+def innermost(env: BatchEnv) -> BatchEnv:
+    """The environment inside all wrappers."""
+    while isinstance(env, Wrapper):
+        env = env.env
+    return env
+
+
 def draws(env: BatchEnv) -> bool:
     """Whether an environment has pictures."""
-    if isinstance(env, GymBatch):
-        return env.copies[0].render_mode == "rgb_array"
-    return type(env).render is not BatchEnv.render
+    inside = innermost(env)
+    if isinstance(inside, GymBatch):
+        return inside.copies[0].render_mode == "rgb_array"
+    return type(inside).render is not BatchEnv.render
 
 
-def has_display() -> bool:
-    """Whether a window can be opened."""
-    if sys.platform in ("win32", "darwin"):
-        return True
-    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+def _played(episodes: Episodes, step: Step, number: int, length: int, total: float) -> Played:
+    """What the table of `evaluate` has of the episode of the only row."""
+    agents = episodes.env.agents
+    terminated = bool(episodes.left.all() if agents else step.terminated[0])
+    truncated = bool(step.truncated[0]) or not episodes.ended[0]
+    metrics = {name: values[0].item() for name, values in episodes.metrics().items()}
+    return Played(number, total, length, terminated, truncated, metrics)
 
 
 class RecordedActions:
@@ -268,41 +333,7 @@ def _default(target: Target) -> str:
 
 
 def _pace(env: BatchEnv) -> float:
-    if isinstance(env, GymBatch):
-        return float(env.copies[0].metadata.get("render_fps") or 30)
-    return float(env.render_fps)
-
-
-def _play_in_terminal(frames: Iterator[Array], fps: float) -> None:
-    """Two pixels a character: an upper half block in the colour of one, on that of the other."""
-    columns, lines = shutil.get_terminal_size()
-    due = time.monotonic()
-    print("\x1b[2J\x1b[?25l", end="")
-    try:
-        for frame in frames:
-            print("\x1b[H" + half_blocks(frame, columns, lines - 1), end="", flush=True)
-            due += 1 / fps
-            time.sleep(max(0.0, due - time.monotonic()))
-    finally:
-        print("\x1b[0m\x1b[?25h")
-
-
-def half_blocks(frame: Array, columns: int, lines: int) -> str:
-    """A picture as text with colours, within so many columns and lines; means over its pixels."""
-    if len(frame) == 1:
-        frame = np.repeat(frame, 2, axis=0)  # a character is two pixels high
-    height, width, _ = frame.shape
-    scale = max(1.0, width / columns, height / (2 * lines))
-    across, down = max(1, int(width / scale)), 2 * max(1, int(height / scale / 2))
-    rows, cols = np.arange(down) * height // down, np.arange(across) * width // across
-    sums = np.add.reduceat(np.add.reduceat(frame.astype(np.float64), rows, axis=0), cols, axis=1)
-    areas = np.diff(rows, append=height)[:, None] * np.diff(cols, append=width)[None, :]
-    small = (sums / areas[..., None]).astype(int)
-    text = []
-    for upper, lower in zip(small[::2], small[1::2], strict=True):
-        cells = (
-            f"\x1b[38;2;{a[0]};{a[1]};{a[2]};48;2;{b[0]};{b[1]};{b[2]}m▀"
-            for a, b in zip(upper.tolist(), lower.tolist(), strict=True)
-        )
-        text.append("".join(cells) + "\x1b[0m")
-    return "\r\n".join(text)
+    inside = innermost(env)
+    if isinstance(inside, GymBatch):
+        return float(inside.copies[0].metadata.get("render_fps") or 30)
+    return FILM_FPS if hasattr(inside, "film") else float(inside.render_fps)

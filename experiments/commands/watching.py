@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .app import HOLDS, app
 from .options import AsJson, Quiet, Set, settings_of
-from .terminal import print_json, say
+from .terminal import print_json, print_table, say
+
+if TYPE_CHECKING:
+    from palestra.film import Film
+
+MOST_SHOWN = 6
 
 
 @app.command()
@@ -30,14 +35,18 @@ def watch(
     max_steps: Annotated[int, typer.Option(help="Leave an episode after so many.")] = 10_000,
     fps: Annotated[float | None, typer.Option(help="Pictures a second.")] = None,
     width: Annotated[int | None, typer.Option(help="Of the video, in pixels.")] = None,
+    view: Annotated[
+        str, typer.Option(help="window, terminal, or auto: a window where there can be one.")
+    ] = "auto",
     settings: Set = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> int:
     """Show episodes in a window or the terminal, or save a video.
 
-    A window needs a display and the extra `view`; without a display the terminal shows them in
-    coarse colours. A video needs the extra `video`.
+    A window needs a display and the extra `view`; closing it ends the show. Without one, a terminal
+    of 40 columns that has colours shows them in half blocks. A pipe or a file can show nothing: use
+    --save, which needs the extra `video`.
     """
     from palestra.film import Film
 
@@ -52,13 +61,14 @@ def watch(
     )
     if save is None and not as_json:
         say(f"{film}")
-        film.show(fps)
+        film.show(fps, view)
+        _show_played(film)
         return HOLDS
     return save_film(film, save, fps, width, as_json, quiet)
 
 
 def save_film(
-    film: Any, save: Path | None, fps: float | None, width: int | None, as_json: bool, quiet: bool
+    film: Film, save: Path | None, fps: float | None, width: int | None, as_json: bool, quiet: bool
 ) -> int:
     """Write a video and say so."""
     from palestra.progress import progress_bar
@@ -68,7 +78,25 @@ def save_film(
     with progress_bar(f"{film}", len(film.chosen), not quiet) as advance:
         written = film.save(save, fps=fps, width=width, advance=advance)
     if as_json:
-        print_json({"video": str(written), "film": str(film), "bytes": written.stat().st_size})
+        document = {"video": str(written), "film": str(film), "bytes": written.stat().st_size}
+        print_json(document | {"episodes": [one.to_json() for one in film.played]})
     else:
+        _show_played(film)
         print(f"{written}: {film}")
     return HOLDS
+
+
+def _show_played(film: Film) -> None:
+    """Episodes side by side: metrics are many, episodes that one looks at are few."""
+    numbers = [one.to_json() for one in film.played]
+    shown = numbers[:MOST_SHOWN]
+    if not shown:
+        return
+    rows = [(key, *(_cell(one[key]) for one in shown)) for key in shown[0] if key != "episode"]
+    more = f"; the first {len(shown)} of {len(numbers)}" if len(numbers) > len(shown) else ""
+    heads = [f"episode {one['episode']}" for one in shown]
+    print_table(f"{film}{more}", ("", *heads), rows)
+
+
+def _cell(value: Any) -> Any:
+    return f"{value:.6g}" if isinstance(value, float) else value

@@ -259,14 +259,29 @@ def test_a_video_is_saved_and_said(document, palestra_command, tmp_path):
     assert found["bytes"] == (tmp_path / "film.mp4").stat().st_size > 1000
     assert found["film"] == "CartPole-v1 under random: episodes 0 to 1 of seed 0"
     code, out, _ = palestra_command("watch", "CartPole-v1", "--save", "film.gif", "--quiet")
-    assert (code, out) == (0, "film.gif: CartPole-v1 under random: episode 0 of seed 0\n")
+    assert code == 0
+    assert out.endswith("film.gif: CartPole-v1 under random: episode 0 of seed 0\n")
+
+
+def test_watch_tells_what_it_has_played(palestra_command, document):
+    counter = f"{TOYS}Counter"
+    found = document("watch", counter, "--episodes", 2, "--save", "film.gif", "--quiet")
+    played = [(e["episode"], e["return"], e["length"], e["count"]) for e in found["episodes"]]
+    assert played == [(0, 3.0, 3, 3), (1, 3.0, 3, 3)]
+    code, out, err = palestra_command(
+        "watch", counter, "--episodes", 7, "--save", "film.mp4", "--quiet"
+    )
+    assert (code, err) == (0, "")
+    assert "the first 6 of 7" in out
+    assert "episode 5" in out
+    assert "episode 6 " not in out
 
 
 def test_without_display_terminal_or_file_nothing_can_be_watched(palestra_command, monkeypatch):
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     code, _, err = palestra_command("watch", "CartPole-v1")
-    assert (code, "--save film.mp4" in err) == (2, True)
+    assert (code, "--save FILE.mp4" in err) == (2, True)
     code, _, err = palestra_command("watch", "CartPole-v1", "--save", "film.avi", "--quiet")
     assert (code, "suffix must be one of .mp4, .gif" in err) == (2, True)
 
