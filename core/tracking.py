@@ -88,9 +88,11 @@ class TensorBoard(Tracker):
         return max(int(event.step) for event in events.Scalars("heldout/return"))
 
     def point(self, steps: int, values: Mapping[str, float]) -> None:
-        """Scalars named `heldout/<metric>`."""
-        for name, value in values.items():
-            self.writer.add_scalar(f"heldout/{name}", value, steps)
+        """Scalars named `heldout/<metric>`, in one record: a kill keeps all of them or none."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        scalars = [Summary.Value(tag=f"heldout/{k}", simple_value=v) for k, v in values.items()]
+        self.writer.file_writer.add_summary(Summary(value=scalars), steps)
         self.writer.flush()
 
     def film(self, steps: int, gif: Path) -> None:
@@ -180,9 +182,11 @@ class MLflow(Tracker):
         found = self.client.search_runs(
             [self._experiment()], f"tags.`palestra.run` = '{run}'", max_results=1
         )
+        self.had: dict[str, int] = {}
         if found:
             self.id = found[0].info.run_id
             self.client.update_run(self.id, status="RUNNING")
+            self.had = {name: self._last(name) for name in found[0].data.metrics}
             return
         made = self.client.create_run(
             self._experiment(), run_name=folder.name, tags={"palestra.run": run, "group": group}
@@ -197,14 +201,25 @@ class MLflow(Tracker):
         return str(there.experiment_id if there else self.client.create_experiment(name))
 
     def last(self) -> int:
-        """The last step of the return."""
-        history = self.client.get_metric_history(self.id, "heldout/return")
+        """The last step of the return, which comes last of a point."""
+        return self.had.get("heldout/return", -1)
+
+    def _last(self, name: str) -> int:
+        history = self.client.get_metric_history(self.id, name)
         return max((int(one.step) for one in history), default=-1)
 
     def point(self, steps: int, values: Mapping[str, float]) -> None:
-        """Metrics named `heldout/<metric>`; the return last, by which `last` goes."""
-        for name in sorted(values, key="return".__eq__):
-            self.client.log_metric(self.id, f"heldout/{name}", values[name], step=steps)
+        """Metrics named `heldout/<metric>`; of a point that a kill cut short, what is missing."""
+        from mlflow.entities import Metric
+
+        now = int(1000 * time.time())
+        named = {f"heldout/{name}": values[name] for name in sorted(values, key="return".__eq__)}
+        metrics = [
+            Metric(name, value, now, steps)
+            for name, value in named.items()
+            if self.had.get(name, -1) < steps
+        ]
+        self.client.log_batch(self.id, metrics=metrics)
 
     def film(self, steps: int, gif: Path) -> None:
         """An artifact."""

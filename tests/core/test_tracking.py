@@ -209,6 +209,40 @@ def test_a_killed_training_goes_on_in_the_same_run_of_the_tracker(tmp_path, name
     assert READERS[name](run)[0] == again[0]
 
 
+def test_a_point_of_tensorboard_is_one_record(tmp_path):
+    """So a kill between two metrics is impossible: a record is whole, or is not read."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    train(CONFIG, tmp_path / "run", track=["tensorboard"])
+    (file,) = (tmp_path / "run" / "tracking").iterdir()
+    records = [
+        {value.tag for value in event.summary.value} for event in EventFileLoader(str(file)).Load()
+    ]
+    points = [tags for tags in records if "heldout/return" in tags]
+    names = {f"heldout/{name}" for name in expected(tmp_path / "run")}
+    assert points == [names] * len(expected(tmp_path / "run")["return"])
+
+
+def test_mlflow_gets_the_rest_of_a_point_that_was_cut_short(tmp_path, monkeypatch):
+    from mlflow.store.tracking.file_store import FileStore
+
+    log, calls = FileStore._log_run_metric, []
+
+    def interrupted(self, info, metric):
+        calls.append(metric.key)
+        if metric.step == 128 and metric.key == "heldout/Mz":
+            raise KeyboardInterrupt
+        log(self, info, metric)
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(FileStore, "_log_run_metric", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(CONFIG, run, track=["mlflow"])
+    train(CONFIG, run, track=["mlflow"])
+    same(read_mlflow(run)[0], expected(run))
+
+
 def test_seeds_of_one_configuration_have_one_group_and_others_another():
     options = dataclasses.asdict(CONFIG)
     one, two = group_of(options), group_of({**options, "seed": 5})
