@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import html
 import os
 import tempfile
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from .batch import BatchEnv, Episodes, Step
@@ -20,7 +22,7 @@ from .policy import begin as begin_policy
 from .policy import takes_masks
 from .policy_loading import load_policy
 from .registry import Target, resolve
-from .shipped import shelf_of
+from .shipped import shelf_of_env
 from .spaces import Array
 from .streams import check_seed
 from .wrappers import Wrapper
@@ -86,7 +88,8 @@ class Film:
     """Episodes of an environment under a policy, as pictures. They are played when asked for.
 
     Args:
-        target: anything that `palestra.make` takes.
+        target: anything that `palestra.make` takes; or what it made, of one row, of which a copy
+            plays; or any `gymnasium.Env` object, which plays itself and is not closed.
         policy: anything that `palestra.load_policy` takes; None: the one that ships with the
             environment, or else the random one.
         seed: whose episodes.
@@ -120,15 +123,15 @@ class Film:
         ):  # fmt: skip
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"{name}: got {value!r}, allowed an integer of {least} or more")
-        self.target: Target = resolve(target)
+        self.target: Target = _live(target) or resolve(target)
         self.seed = check_seed(seed)
-        self.policy = _default(self.target) if policy is None else policy
         self.chosen = range(episode, episode + episodes)
         self.max_steps = max_steps
         self.settings = dict(settings or {})
         self.played: list[Played] = []
         env = self._made()
         try:
+            self.policy = _default(env) if policy is None else policy
             self.fps: float = _pace(env)
             if not draws(env):
                 plain = isinstance(innermost(env), GymBatch)
@@ -168,7 +171,7 @@ class Film:
         episodes.begin(env.everyone)
         begin_policy(actor, env.everyone, episodes.streams)
         film = getattr(innermost(env), "film", None)
-        length, total = 0, 0.0
+        length, total, returns = 0, 0.0, [0.0] * max(1, len(env.agents))
         if film is None:
             yield Scene(env.render(0), number, length, total)
         state, fresh = None, np.ones(1, np.bool_)
@@ -186,7 +189,9 @@ class Film:
                 step, _ = episodes.advance(actions)
             fresh = np.zeros(1, np.bool_)
             length += 1
-            total += float(step.reward.sum())
+            paid = step.reward.reshape(-1).tolist()
+            returns = [so_far + reward for so_far, reward in zip(returns, paid, strict=True)]
+            total = sum(returns)  # in the order in which `evaluate` adds
             if film is None:
                 yield Scene(env.render(0), number, length, total)
         self.played.append(_played(episodes, step, number, length, total))
@@ -275,12 +280,49 @@ def watch(target: Any, policy: Any = None, **arguments: Any) -> Film:
     """Episodes as pictures: a notebook shows them, `save` writes a video, `show` opens a window.
 
     Args:
-        target: anything that `palestra.make` takes.
+        target: anything that `palestra.make` takes; also what it made, or any `gymnasium.Env`.
         policy: anything that `palestra.load_policy` takes; None: the one that ships with the
             environment, or else the random one.
         arguments: of `Film`: `seed`, `episode`, `episodes`, `settings`, `max_steps`.
     """
     return Film(target, policy, **arguments)
+
+
+class _Borrowed(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment that somebody else closes."""
+
+    def close(self) -> None:
+        """Leave it open."""
+
+
+def _live(target: Any) -> Target | None:
+    """What is built already, as a target; None for anything else."""
+    inside = getattr(target, "unwrapped", target)
+    batch = inside if isinstance(inside, BatchEnv) else getattr(inside, "batch", None)
+    if isinstance(batch, BatchEnv) and not isinstance(target, type):
+        if batch.rows != 1:
+            raise ValueError(f"target: has {batch.rows} rows, and one is watched; name the target")
+        name, live = type(innermost(batch)).__name__, batch
+        if isinstance(innermost(batch), GymBatch):
+            name = batch.stream_name()
+        return Target(name, None, lambda rows, **settings: _as_it_is(copy.deepcopy(live), settings))
+    if not isinstance(target, gymnasium.Env):
+        return None
+
+    def borrow(rows: int, **settings: Any) -> BatchEnv:
+        return _as_it_is(GymBatch(rows, lambda: _Borrowed(target)), settings)
+
+    return Target(type(inside).__name__, None, borrow)
+
+
+def _as_it_is(env: BatchEnv, settings: Mapping[str, Any]) -> BatchEnv:
+    if "render_mode" in settings:
+        raise NotImplementedError(
+            'target: was built without pictures; build it with render_mode="rgb_array"'
+        )
+    if settings:
+        raise ValueError(f"settings: got {', '.join(settings)}, but the target is built already")
+    return env
 
 
 def innermost(env: BatchEnv) -> BatchEnv:
@@ -328,8 +370,8 @@ class RecordedActions:
         return take(self.actions, slice(at, at + 1)), None
 
 
-def _default(target: Target) -> str:
-    return "random" if shelf_of(target).pretrained is None else "pretrained"
+def _default(env: BatchEnv) -> str:
+    return "random" if shelf_of_env(env).pretrained is None else "pretrained"
 
 
 def _pace(env: BatchEnv) -> float:

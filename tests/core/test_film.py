@@ -15,8 +15,9 @@ from palestra.film import Film, RecordedActions, watch
 from palestra.registry import catalogue, resolve
 from palestra.rollout import evaluate
 from palestra.trajectories import Trajectories
+from palestra.views import make
 
-from .toys import Counter, Drift
+from .toys import Counter, Drift, Swarm
 
 EVERY = sorted(catalogue())
 TOYS = str(Path(__file__).with_name("toys.py"))
@@ -107,6 +108,52 @@ def test_an_own_film_goes_at_ten_pictures_a_second():
     assert watch("CartPole-v1", "random").fps == 50
 
 
+class DrawnSwarm(Swarm):
+    def render(self, row):
+        return np.full((4, 6, 3), 40, np.uint8)
+
+
+def test_several_agents_are_watched_together():
+    table = evaluate("random", DrawnSwarm, episodes=2, seed=4, width=1).table.to_pylist()
+    film = watch(DrawnSwarm, "random", seed=4, episodes=2)
+    assert len(list(film.frames())) == sum(row["length"] + 1 for row in table)
+    noted = [(one.total, one.length, one.terminated, one.truncated) for one in film.played]
+    keys = "return", "length", "terminated", "truncated"
+    assert noted == [tuple(row[key] for key in keys) for row in table]
+
+
+@pytest.mark.parametrize("view", ["gym", "parallel", "aec"])
+def test_what_make_made_is_watched_as_a_copy(view):
+    target = Counter if view == "gym" else DrawnSwarm
+    made = make(target, view)
+    made.reset(seed=3)
+    film = watch(made, "random", seed=4)
+    again = watch(target, "random", seed=4)
+    assert film.target.name == target.__name__
+    pictures = list(film.frames())
+    assert np.array_equal(pictures, list(again.frames()))
+    assert film.played == again.played
+    assert made.batch.count[0] == 0 if view == "gym" else made.agents  # it stands where it stood
+
+
+def test_any_gymnasium_object_is_watched_and_stays_open():
+    import gymnasium
+
+    env = gymnasium.make("CartPole-v1", render_mode="rgb_array")
+    closed = []
+    env.unwrapped.close = lambda: closed.append(1)
+    film = watch(env, "random", seed=4)
+    again = watch("CartPole-v1", "random", seed=4)
+    assert np.array_equal(list(film.frames()), list(again.frames()))
+    assert closed == []
+    with pytest.raises(NotImplementedError, match='build it with render_mode="rgb_array"'):
+        watch(gymnasium.make("CartPole-v1"), "random")
+    with pytest.raises(ValueError, match="settings: got g, but the target is built already"):
+        watch(env, "random", settings={"g": 1})
+    with pytest.raises(ValueError, match="has 4 rows, and one is watched"):
+        watch(make(Counter, "vector", rows=4))
+
+
 def test_names_are_escaped_in_a_notebook():
     def build(rows):
         return Counter(rows)
@@ -159,6 +206,7 @@ def test_the_policy_that_ships_is_the_default_and_random_where_there_is_none():
     for name in EVERY:
         if not catalogue()[name].agents:
             assert Film(name).policy == "pretrained"
+            assert Film(make(name)).policy == "pretrained"
     assert repr(Film("CartPole-v1", episodes=3, episode=2)) == (
         "CartPole-v1 under random: episodes 2 to 4 of seed 0"
     )
