@@ -362,9 +362,11 @@ class RecordedActions:
         episode_start: Any = None,
         deterministic: bool = True,
     ) -> tuple[Any, Any]:
-        """The next action; the last one again after the end."""
+        """The next action, the first at the start; the last one again after the end."""
         from .spaces import take
 
+        if episode_start is not None and np.any(episode_start):
+            self.step = 0
         at = min(self.step, self.length - 1)
         self.step += 1
         return take(self.actions, slice(at, at + 1)), None

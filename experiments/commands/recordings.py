@@ -33,7 +33,7 @@ def replay(
     if save is not None:
         Trajectories(folder).film(episode, environment).save(save)
     if as_json:
-        print_json(played.to_json())
+        print_json(played.to_json() | ({} if save is None else {"video": str(save)}))
     else:
         recorded = played.recorded
         title = f"{played.environment}: episode {episode} of seed {played.seed}"
@@ -42,6 +42,8 @@ def replay(
             print(f"the same, bit for bit, in all {len(recorded)} steps")
         else:
             print(f"NOT the same: {played.difference}")
+        if save is not None:
+            print(f"video: {save}")
     return HOLDS if played.same else REFUTED
 
 

@@ -167,7 +167,9 @@ def test_names_are_escaped_in_a_notebook():
 def test_a_recorded_episode_is_filmed_from_its_actions(tmp_path):
     run = tmp_path / "run"
     evaluate("random", "CartPole-v1", episodes=4, seed=5, width=4, run=run, record="trajectories")
-    again = list(Trajectories(run).film(3).frames())
+    film = Trajectories(run).film(3)
+    again = list(film.frames())
+    assert np.array_equal(again, list(film.frames()))  # as often as one likes
     live = list(watch("CartPole-v1", "random", seed=5, episode=3).frames())
     assert len(again) == len(live)
     assert all(np.array_equal(a, b) for a, b in zip(again, live, strict=True))

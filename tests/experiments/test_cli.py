@@ -289,8 +289,9 @@ def test_without_display_terminal_or_file_nothing_can_be_watched(palestra_comman
 def test_a_recorded_episode_is_saved_as_a_video(document, palestra_command, tmp_path):
     document("evaluate", "CartPole-v1", "--policy", "random", "--episodes", "4", "--seed", "0",
              "--out", "run", "--record", "--quiet")  # fmt: skip
-    code, _, _ = palestra_command("replay", "run", "2", "--save", "film.mp4")
-    assert code == 0
+    code, out, _ = palestra_command("replay", "run", "2", "--save", "film.mp4")
+    assert (code, out.endswith("video: film.mp4\n")) == (0, True)
+    assert document("replay", "run", "2", "--save", "film.mp4")["video"] == "film.mp4"
     assert (tmp_path / "film.mp4").stat().st_size > 1000
 
 
