@@ -170,21 +170,36 @@ def fisher(events: EventList, ensemble: Ensemble, sigma: float, m: Array | None 
     Raises:
         ValueError: a finite pulse, more than one experiment, or a sigma that is not positive.
     """
-    _check_one(ensemble)
     checks.number("sigma", sigma, (1e-300, 1e300))
+    _, slopes = signal_with_slopes(events, ensemble, m)
+    return np.asarray((np.conj(slopes) @ slopes.T).real / sigma**2)
+
+
+def signal_with_slopes(
+    events: EventList, ensemble: Ensemble, m: Array | None = None
+) -> tuple[Array, Array]:
+    """The samples of an event list of hard pulses, and their derivatives by `PARAMETERS`.
+
+    Returns:
+        Samples of Mx + i My, complex (K,), and their derivatives, complex (4, K).
+
+    Raises:
+        ValueError: a finite pulse, or more than one experiment.
+    """
+    _check_one(ensemble)
     state = _tangent_start(ensemble, m)
     rates = _rates(ensemble)
-    total = np.zeros((STATES, STATES))
+    parts = [np.zeros((STATES, 0), complex)]
     for event in events:
         _check_hard(event.t_pulse)
         _pulse(state, ensemble, event.theta, event.phi)
         if event.receive is not None:
-            slopes = _slopes(state, ensemble, rates, event.receive.times)
-            total += (np.conj(slopes) @ slopes.T).real
+            parts.append(_slopes(state, ensemble, rates, event.receive.times))
         _delay(state, ensemble, event.tau)
         if event.spoil:
             state[:, :, :2] = 0.0
-    return total / sigma**2
+    slopes = np.concatenate(parts, axis=1)
+    return slopes[0].copy(), slopes  # A is a factor: dS/dlog A = S
 
 
 def _slopes(state: Array, ensemble: Ensemble, rates: Array, times: Array) -> Array:
