@@ -121,6 +121,9 @@ class WeightsAndBiases(Tracker):
         super().__init__(folder, run, options, group)
         import wandb
 
+        # as it is set by default, it waits at the end until the network is back
+        os.environ.setdefault("WANDB_FINISH_TIMEOUT", "120")
+        os.environ.setdefault("WANDB_FINISH_TIMEOUT_RAISES", "true")
         self.wandb: Any = wandb
         self.sent = folder / "wandb" / "sent.json"
         self.steps = self.last()
@@ -174,6 +177,9 @@ class MLflow(Tracker):
         where = os.environ.get("MLFLOW_TRACKING_URI")
         if where is None:
             where = (folder.resolve().parent / "mlruns").as_uri()
+        # as it is set by default, a server that is away would keep the training for four minutes
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
         if where.startswith("file:"):  # MLflow asks to be told that files are wanted
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         from mlflow import MlflowClient

@@ -262,6 +262,37 @@ def test_a_tracker_that_fails_is_left_out_and_the_training_goes_on(tmp_path, mon
     same(read_mlflow(tmp_path / "run")[0], expected(tmp_path / "run"))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mlflow", "wandb"])
+def test_a_server_that_is_away_is_left_out(tmp_path, monkeypatch, name):
+    """Nothing listens on port 9. wandb waits for 90 s, MLflow for a few."""
+    for key, value in {
+        "MLFLOW_TRACKING_URI": "http://127.0.0.1:9",
+        "WANDB_MODE": "online",
+        "WANDB_BASE_URL": "http://127.0.0.1:9",
+        "WANDB_API_KEY": "0" * 40,
+    }.items():
+        monkeypatch.setenv(key, value)
+    with pytest.warns(TrackerFailed, match=f"{name} failed and is left out") as said:
+        trained = train(CONFIG, tmp_path / "run", track=[name])
+    assert len([w for w in said if w.category is TrackerFailed]) == 1
+    assert trained.curve == train(CONFIG, tmp_path / "plain").curve
+
+
+def test_a_tracker_does_not_wait_forever(tmp_path, monkeypatch):
+    for key in list(os.environ):
+        if key.startswith(("MLFLOW_HTTP", "WANDB_FINISH")):
+            monkeypatch.delenv(key)
+    train(dataclasses.replace(CONFIG, steps=64), tmp_path / "run", track=["wandb", "mlflow"])
+    import wandb
+    from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_MAX_RETRIES
+
+    assert MLFLOW_HTTP_REQUEST_MAX_RETRIES.get() == 2
+    settings = wandb.Settings()
+    settings.update_from_env_vars(os.environ)
+    assert (settings.finish_timeout, settings.finish_timeout_raises) == (120, True)
+
+
 def test_unknown_and_missing_trackers_are_said_before_anything_is_trained(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="track: got 'comet', allowed tensorboard, wandb, mlflow"):
         train(CONFIG, tmp_path / "run", track=["comet"])
