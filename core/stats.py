@@ -8,21 +8,26 @@ Two levels, never pooled, hence two families of functions:
   `probability_of_improvement`, `performance_profile`; several tasks are strata.
 
 Which rule gives the interval depends on the number of observations, because a rule that does not
-cover is worse than none. The percentile bootstrap of a mean covers 73 % at 3 and 83 % at 5 normal
-observations where it promises 95 %. So: below 5 points only; below 10 Student's t; from 10 on, for
-runs, a stratified bootstrap whose percentiles are widened by the factor that small samples need
-(T. C. Hesterberg, "What teachers should know about the bootstrap", The American Statistician 69
-(2015) 371-386, section 3.2). For the mean of one sample of episodes t is used throughout: it covers
-no worse than the bootstrap, and costs nothing at a million episodes.
+cover is worse than none. docs/statistics.md has the measured coverage of each rule, and a slow test
+(tests/core/test_coverage.py) measures it again.
 
-What no rule here can do: with few observations of a skewed quantity every interval is too short.
-For lognormal data (standard deviation 1 of the logarithm) a nominal 95 % is 84 % at 3 observations
-(t, which is why 3 show none), 82 % at 5 (t), 87 % at 10 and 90 % at 30 (bootstrap; t: 84 and 88 %).
-On normal data every rule that shows a number covers at least 93 %: tests/core/test_stats.py.
+- Means have Student's t interval on a scale without skewness (P. Hall, "On the removal of skewness
+  by transformation", Journal of the Royal Statistical Society B 54 (1992) 221-228): below 5 runs,
+  and below 64 episodes, points only. It is the plain t interval where the data are symmetric, and
+  covers much better where they are not. The percentile bootstrap covers 73 % at 3 and 83 % at 5
+  normal observations where it promises 95 %; the studentised bootstrap covers as well as Hall's
+  interval, but has no end where a resample does not vary.
+- The interquartile mean has a stratified bootstrap from 10 runs on, whose percentiles are widened
+  by the factor that small samples need (T. C. Hesterberg, "What teachers should know about the
+  bootstrap", The American Statistician 69 (2015) 371-386, section 3.2).
+
+What no rule can do: say something about values that it has not seen. A mode that 30 % of the runs
+belong to is missing among 5 runs in 17 % of all cases, and the interval is then too short.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,8 +37,11 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 Scores = ArrayLike | Mapping[str, ArrayLike]
 
-POINTS_ONLY_BELOW = 5
-T_BELOW = 10
+RUNS_FOR_MEAN = 5
+RUNS_FOR_IQM = 10
+EPISODES_FOR_MEAN = 64
+ONE_SIDED_FROM = 100
+CORRECTED_T = "t, corrected for skewness"
 RESAMPLES = 5000
 
 
@@ -88,49 +96,57 @@ class PerformanceProfile:
 # ---------------------------------------------------------------------------------------- episodes
 
 
-def mean_interval(x: ArrayLike, level: float = 0.95) -> Interval:
-    """Student's t interval for the mean of independent observations `x`, shape (n,).
+def mean_interval(x: ArrayLike, level: float = 0.95, *, at_least: int = RUNS_FOR_MEAN) -> Interval:
+    """Interval for the mean of independent observations: Student's t, corrected for skewness.
 
-    Points only below 5 observations. Raises ValueError for an empty, non-finite or
-    many-dimensional `x`.
+    Args:
+        x: shape (n,).
+        level: nominal coverage.
+        at_least: with fewer observations only the point is given; 5 or more.
+
+    Raises:
+        ValueError: an empty, non-finite or many-dimensional `x`.
     """
     values = _sample(x, "x")
     _check_level(level)
-    n = values.size
-    mean = float(values.mean())
-    if n < POINTS_ONLY_BELOW:
-        return Interval(mean, None, None, level, f"no interval below {POINTS_ONLY_BELOW}", n)
-    half = _t(level, n - 1) * float(values.std(ddof=1)) / n**0.5
-    return Interval(mean, mean - half, mean + half, level, "t", n)
+    if at_least < RUNS_FOR_MEAN:
+        raise ValueError(f"at_least={at_least}: {RUNS_FOR_MEAN} or more; fewer show no interval")
+    n, mean = values.size, float(values.mean())
+    if n < at_least:
+        return Interval(mean, None, None, level, f"no interval below {at_least}", n)
+    low, high = _corrected_t([values], level)
+    return Interval(mean, low, high, level, CORRECTED_T, n)
 
 
 def episodes_mean(x: ArrayLike, level: float = 0.95) -> Interval:
     """Mean over the episodes of one policy, `x` of shape (n_episodes,). See `mean_interval`.
 
-    It says what this one policy does; nothing about another training run of its algorithm.
+    Points only below 64 episodes: they are cheap, and with fewer no rule covers skewed returns. It
+    says what this one policy does; nothing about another training run of its algorithm.
     """
-    return mean_interval(x, level)
+    return mean_interval(x, level, at_least=EPISODES_FOR_MEAN)
 
 
 def success_rate(k: int, n: int, level: float = 0.95) -> Interval:
     """Rate of `k` successes in `n` independent episodes, by Clopper and Pearson (1934).
 
-    Exact: it never covers less than `level`, unless nothing or everything succeeded. Then the
-    interval is one-sided, which for 0 of 300 gives an upper bound of 0.00994 (the rule of three:
-    3 / n); stating whichever of the two applies covers at least 1 - 1.5 (1 - level).
+    Exact: it never covers less than `level`, with one exception. Where nothing or everything of 100
+    or more episodes succeeded, the interval is one-sided, which for 0 of 300 gives an upper bound
+    of 0.00994 (the rule of three: 3 / n). Stating whichever of the two applies covers at least
+    93.8 % where it promises 95 %; with fewer than 100 episodes it could fall to 92.5 %.
     """
     _check_level(level)
     if n < 1 or not 0 <= k <= n:
         raise ValueError(f"k={k}, n={n}: 0 <= k <= n and n >= 1 are needed")
-    if k in (0, n):
+    if k in (0, n) and n >= ONE_SIDED_FROM:
         bound = (1 - level) ** (1 / n)
         low, high = (0.0, 1 - bound) if k == 0 else (bound, 1.0)
         return Interval(k / n, low, high, level, "Clopper-Pearson, one-sided", n)
     from scipy.special import betaincinv
 
     tail = (1 - level) / 2
-    low = float(betaincinv(k, n - k + 1, tail))
-    high = float(betaincinv(k + 1, n - k, 1 - tail))
+    low = 0.0 if k == 0 else float(betaincinv(k, n - k + 1, tail))
+    high = 1.0 if k == n else float(betaincinv(k + 1, n - k, 1 - tail))
     return Interval(k / n, low, high, level, "Clopper-Pearson", n)
 
 
@@ -146,6 +162,7 @@ def paired_difference(
 
     Episodes are matched by their ids, in whatever order they stand. Raises ValueError if an id
     stands twice or if the two sets of ids differ: a comparison on other episodes is no comparison.
+    The interval is that of `episodes_mean`: points only below 64 pairs.
     """
     values_a, ids_a = _by_episode(a, a_episodes, "a")
     values_b, ids_b = _by_episode(b, b_episodes, "b")
@@ -162,7 +179,7 @@ def paired_difference(
             correlation = float(np.corrcoef(values_a, values_b)[0, 1])
         if var_d > 0:
             ratio = (var_a + var_b) / var_d
-    return PairedDifference(mean_interval(difference, level), correlation, ratio)
+    return PairedDifference(episodes_mean(difference, level), correlation, ratio)
 
 
 # ----------------------------------------------------------------------------------- training runs
@@ -180,37 +197,43 @@ def iqm(x: ArrayLike) -> float:
     return float(values @ weights)
 
 
-def runs_mean(
-    scores: Scores, level: float = 0.95, *, seed: int = 0, resamples: int = RESAMPLES
-) -> Interval:
+def runs_mean(scores: Scores, level: float = 0.95) -> Interval:
     """Mean score of an algorithm; the unit is the training run.
 
     Args:
         scores: one score a run, shape (n_runs,); or a mapping task -> (n_runs,). Tasks weigh
             equally, and chance is between the runs of a task only.
         level: nominal coverage.
-        seed: of the bootstrap.
-        resamples: of the bootstrap.
 
-    The smallest number of runs of any task decides: below 5 points only, below 10 t (Welch and
-    Satterthwaite's degrees of freedom over tasks), from 10 on the stratified bootstrap.
+    The task with the fewest runs decides: below 5 points only. The degrees of freedom over several
+    tasks are those of Welch and Satterthwaite.
     """
     strata = _strata(scores, "scores")
     _check_level(level)
-    fewest, n = min(s.size for s in strata), sum(s.size for s in strata)
+    n = sum(s.size for s in strata)
     mean = float(np.mean([s.mean() for s in strata]))
-    if fewest < POINTS_ONLY_BELOW:
-        return _points_only(mean, level, POINTS_ONLY_BELOW, n)
-    if fewest < T_BELOW:
-        error, _, freedom = _standard_error(strata)
-        half = _t(level, freedom) * error
-        return Interval(mean, mean - half, mean + half, level, "t", n)
+    if min(s.size for s in strata) < RUNS_FOR_MEAN:
+        return _points_only(mean, level, RUNS_FOR_MEAN, n)
+    low, high = _corrected_t(strata, level)
+    return Interval(mean, low, high, level, CORRECTED_T, n)
 
-    def means(resampled: list[Floats]) -> Floats:
-        return np.mean([r.mean(axis=1) for r in resampled], axis=0)  # type: ignore[no-any-return]
 
-    low, high = _stratified_bootstrap(strata, means, level, seed, resamples)
-    return Interval(mean, low, high, level, "stratified bootstrap", n)
+def optimality_gap(scores: Scores, target: float = 1.0, level: float = 0.95) -> Interval:
+    """How far runs stay below a target on average; what lies above it makes up for nothing.
+
+    The mean of max(target - score, 0) over the runs of a task, then over tasks (Agarwal et al.,
+    NeurIPS 2021). Scores, tasks and interval as for `runs_mean`; with scores on the scale of the
+    anchors the target 1 is the bound. No interval where every run reaches the target: nothing
+    shows then how far another one would stay below.
+    """
+    if not np.isfinite(target):
+        raise ValueError(f"target={target}: a finite number")
+    strata = _strata(scores, "scores")
+    short = {str(task): np.maximum(target - runs, 0.0) for task, runs in enumerate(strata)}
+    gap = runs_mean(short, level)
+    if gap.low is not None and gap.estimate == 0.0:
+        return Interval(0.0, None, None, level, "no interval: every run reaches the target", gap.n)
+    return gap
 
 
 def runs_iqm(
@@ -218,15 +241,20 @@ def runs_iqm(
 ) -> Interval:
     """Interquartile mean over all runs of all tasks (Agarwal et al., NeurIPS 2021); see `iqm`.
 
-    Arguments as for `runs_mean`; scores of several tasks must be normalised to one scale. Points
-    only below 10 runs a task: there is no rule for so few that covers.
+    Args:
+        scores: as for `runs_mean`; of several tasks they must be normalised to one scale.
+        level: nominal coverage.
+        seed: of the bootstrap.
+        resamples: of the bootstrap.
+
+    Points only below 10 runs a task: there is no rule for so few that covers.
     """
     strata = _strata(scores, "scores")
     _check_level(level)
     n = sum(s.size for s in strata)
     estimate = iqm(np.concatenate(strata))
-    if min(s.size for s in strata) < T_BELOW:
-        return _points_only(estimate, level, T_BELOW, n)
+    if min(s.size for s in strata) < RUNS_FOR_IQM:
+        return _points_only(estimate, level, RUNS_FOR_IQM, n)
     weights = _middle_half(n)
 
     def iqms(resampled: list[Floats]) -> Floats:
@@ -261,8 +289,8 @@ def probability_of_improvement(a: Scores, b: Scores, level: float = 0.95) -> Int
         above = (x[:, None] > y[None, :]) + 0.5 * (x[:, None] == y[None, :])
         placements += [above.mean(axis=1), above.mean(axis=0)]
     estimate = float(np.mean([p.mean() for p in placements[::2]]))
-    if min(s.size for s in both) < POINTS_ONLY_BELOW:
-        return _points_only(estimate, level, POINTS_ONLY_BELOW, n)
+    if min(s.size for s in both) < RUNS_FOR_MEAN:
+        return _points_only(estimate, level, RUNS_FOR_MEAN, n)
     error, _, freedom = _standard_error(placements)
     error *= 2  # of the sum of two means in each task, not of their mean
     if error == 0.0 or estimate in (0.0, 1.0):
@@ -331,6 +359,39 @@ def _standard_error(strata: Sequence[Floats]) -> tuple[float, float, float]:
     seen = float((parts * (sizes - 1) / sizes).sum())
     freedom = total**2 / float((parts**2 / (sizes - 1)).sum())
     return total**0.5, seen**0.5, freedom
+
+
+def _corrected_t(strata: Sequence[Floats], level: float) -> tuple[float, float]:
+    """Ends of an interval for the mean of the strata's means.
+
+    With T = (estimate - truth) / error and a the skewness of the estimate, Hall's
+    g(T) = T + a T^2 / 3 + a^2 T^3 / 27 + a / 6 is nearly symmetric. It grows throughout, so that
+    its quantiles, taken to be Student's, are turned into those of T.
+    """
+    mean = float(np.mean([s.mean() for s in strata]))
+    error, _, freedom = _standard_error(strata)
+    if error == 0.0:
+        return mean, mean
+    third = [
+        float(((s - s.mean()) ** 3).mean()) / s.size**2 * (s.size / (s.size - 1)) ** 1.5
+        for s in strata
+    ]
+    skewness = sum(third) / (len(strata) * error) ** 3
+    quantile = _t(level, freedom)
+    return (
+        mean - error * _skewed(quantile, skewness),
+        mean - error * _skewed(-quantile, skewness),
+    )
+
+
+def _skewed(quantile: float, skewness: float) -> float:
+    """Solve g(T) = quantile for T; see `_corrected_t`."""
+    if skewness == 0.0:
+        return quantile
+    inside = skewness * (quantile - skewness / 6)
+    if abs(inside) < 0.5:  # the root of 1 + inside, less 1, without losing digits
+        return 3 / skewness * math.expm1(math.log1p(inside) / 3)
+    return 3 / skewness * (math.cbrt(1 + inside) - 1)
 
 
 def _stratified_bootstrap(
