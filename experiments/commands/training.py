@@ -63,10 +63,7 @@ def train(
         print_table(
             f"{name}: return on held-out episodes",
             ("steps", "mean", "95 % interval"),
-            [
-                (p["steps"], f"{p['mean']:.4g}", f"{p['low']:.4g} to {p['high']:.4g}")
-                for p in trained.curve
-            ],
+            [(p["steps"], f"{p['mean']:.4g}", _span(p["low"], p["high"])) for p in trained.curve],
         )
         print(f"run folder: {trained.folder}")
     return HOLDS
@@ -203,8 +200,11 @@ def _show_sweep(found: Any, title: str) -> None:
 
 
 def _scored(trial: Any) -> tuple[str, str]:
-    score = "" if trial.score is None else f"{trial.score:.4g}"
-    return score, "" if trial.low is None else f"{trial.low:.4g} to {trial.high:.4g}"
+    return "" if trial.score is None else f"{trial.score:.4g}", _span(trial.low, trial.high)
+
+
+def _span(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"{low:.4g} to {high:.4g}"
 
 
 def _short(value: Any) -> str:

@@ -34,7 +34,7 @@ class Drifting(Experiment):
     summary: ClassVar[str] = "where an integrator of noise ends"
     smoke: ClassVar[Mapping[str, Any]] = {"episodes": 10, "most": 5.0}
 
-    episodes: int = 40
+    episodes: int = 64
     gain: float = PUBLISHED
     seed: int = 0
     most: float | None = None
@@ -143,7 +143,7 @@ def test_a_run_leaves_configuration_claims_table_and_page(tmp_path):
     table = json.loads((tmp_path / "run" / "table.json").read_text())
     assert [row["policy"] for row in table] == ["still", "random", "bound"]
     assert table[0]["distance"]["value"] == table[0]["mean"] == claim["value"]
-    assert table[0]["episodes"] == 40
+    assert table[0]["episodes"] == 64
     assert (table[2]["distance"]["value"], table[2]["mean"]) == ("NaN", "Infinity")
     for part in ("table", "options", "claims"):
         assert outcome.document[part] == (
