@@ -429,7 +429,7 @@ def static_picture(figure: Figure, form: str = "png") -> bytes:
             handles,
             labels,
             loc="outside upper left",
-            ncols=min(len(handles), 4),
+            ncols=_legend_columns(labels),
             frameon=False,
             fontsize=9,
         )
@@ -437,6 +437,12 @@ def static_picture(figure: Figure, form: str = "png") -> bytes:
     with matplotlib.rc_context({"svg.hashsalt": "palestra", "svg.fonttype": "none"}):
         drawing.savefig(buffer, format=form, metadata=FORMS[form])
     return buffer.getvalue()
+
+
+def _legend_columns(labels: Sequence[str]) -> int:
+    """As many as fit beside each other, with the line before each and the gap after it."""
+    longest = max(len(label) for label in labels)
+    return max(1, min(len(labels), 4, 100 // (longest + 8)))
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
@@ -719,8 +725,9 @@ def _draw_axis(axes: Any, which: str, axis: Any) -> None:
     if axis.tickvals is not None:
         texts = axis.ticktext if axis.ticktext is not None else [str(v) for v in axis.tickvals]
         getattr(axes, f"set_{which}ticks")(list(axis.tickvals), [_plain(text) for text in texts])
-        if not any(texts):
+        if not any(texts):  # names stand in the picture, not beside it
             axes.tick_params(axis=which, length=0)
+            axes.spines["left" if which == "y" else "bottom"].set_visible(False)
         if axis.type == "log":  # no labels between those that were asked for
             getattr(axes, f"{which}axis").set_minor_formatter("")
     if axis.range is not None:

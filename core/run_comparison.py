@@ -1,6 +1,7 @@
 """Runs beside each other: trainings by seed, evaluations by episode. Nothing is played.
 
 Training runs of one configuration that differ in their seed are one learner; each run counts once.
+How often a run was evaluated does not make it another learner.
 Their curves are read on a common axis: the steps of all of them, as far as the shortest run goes,
 with straight lines between the points of a run. Nothing is continued beyond its end.
 """
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .claims import Quantity
+from .registry import Anchors, anchors_of, is_registered, resolve
 from .rollout import Comparison, Evaluation
 from .saved import Saved, load
 from .spaces import Array
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 CURVE = ("steps", "return_low", "return_high")  # columns of a curve that are no metric
 OWN = ("seed", "machine", "files")  # keys of a training that do not make it another learner
+LOOKED_AT = ("evaluate_every", "tensorboard")  # nor these, of the algorithms that have a name
 
 
 @dataclass(frozen=True)
@@ -83,11 +86,23 @@ class TrainingComparison:
         """Probability that a run of the reference has a lower value than one of the learner."""
         return probability_of_improvement(learner.finals, self.reference.finals)
 
+    @property
+    def anchors(self) -> Anchors | None:
+        """Those of the environment, where they are about this metric."""
+        if not is_registered(self.environment):  # of a run folder, code that it names is not run
+            return None
+        entry = resolve(self.environment).entry
+        found = anchors_of(entry) if entry is not None else None
+        return found if found is not None and found.metric == self.metric else None
+
     def columns(self) -> tuple[str, ...]:
         """Heads of `rows`."""
-        more = f"P(above {self.reference.name})"
-        shown = ("learner", "runs", "steps", f"{self.metric}, mean", "interquartile mean")
-        return (*shown, more) if len(self.learners) > 1 else shown
+        shown = ["learner", "runs", "steps", f"{self.metric}, mean", "interquartile mean"]
+        if self.anchors is not None:
+            shown.append("normalised mean")
+        if len(self.learners) > 1:
+            shown.append("P(above the first)")
+        return tuple(shown)
 
     def rows(self) -> list[list[Any]]:
         """One row a learner, for a table."""
@@ -97,6 +112,8 @@ class TrainingComparison:
                 learner.name, len(learner.runs), int(learner.steps[-1]),
                 Quantity.of(learner.mean), Quantity.of(learner.iqm),
             ]  # fmt: skip
+            if self.anchors is not None:
+                row.append(Quantity(self.anchors.normalised(learner.mean.estimate)))
             if len(self.learners) > 1:
                 same = learner is self.reference
                 row.append(None if same else Quantity.of(self.better(learner)))
@@ -105,6 +122,7 @@ class TrainingComparison:
 
     def to_json(self) -> dict[str, Any]:
         """All numbers."""
+        anchors = self.anchors
         return {
             "environment": self.environment,
             "metric": self.metric,
@@ -115,6 +133,7 @@ class TrainingComparison:
                     "finals": learner.finals.tolist(),
                     "mean": vars(learner.mean),
                     "iqm": vars(learner.iqm),
+                    "normalised": anchors and anchors.normalised(learner.mean.estimate),
                     "better_than_reference": None
                     if learner is self.reference
                     else vars(self.better(learner)),
@@ -192,8 +211,7 @@ def _trainings(runs: Sequence[Saved], metric: str) -> TrainingComparison:
     _must_agree(runs, "files", ("environment", "settings"))
     groups: dict[str, list[Saved]] = {}
     for run in runs:
-        known = {k: v for k, v in run.configuration.items() if k not in OWN}
-        groups.setdefault(json.dumps(known, sort_keys=True), []).append(run)
+        groups.setdefault(json.dumps(_what_learns(run), sort_keys=True), []).append(run)
     curves = {id(run): _curve(run, metric) for run in runs}
     start = max(steps[0] for steps, _ in curves.values())
     end = min(steps[-1] for steps, _ in curves.values())
@@ -228,24 +246,35 @@ def _curve(run: Saved, metric: str) -> tuple[Array, Array]:
 
 def _names(groups: Sequence[Sequence[Saved]]) -> list[str]:
     """The algorithm, and in brackets the options in which learners of one algorithm differ."""
-    flat = [_flat(group[0].configuration) for group in groups]
+    flat = [_flat(_what_learns(group[0])) for group in groups]
     names = [str(one["algorithm"]).rpartition(":")[2] for one in flat]
     labels = []
     for name, one in zip(names, flat, strict=True):
         rivals = [other for other, its in zip(flat, names, strict=True) if its == name]
-        keys = sorted({key for rival in rivals for key in rival} - set(OWN))
+        keys = sorted({key for rival in rivals for key in rival})
         differing = [key for key in keys if any(r.get(key) != one.get(key) for r in rivals)]
         said = ", ".join(f"{key.rpartition('.')[2]} {one.get(key)}" for key in differing)
         labels.append(f"{name} ({said})" if said else name)
     return labels
 
 
+def _what_learns(run: Saved) -> dict[str, Any]:
+    """The configuration that runs of one learner share.
+
+    When a run is evaluated changes nothing that it learns, but for a learner of another make,
+    "module:Class": that one is trained in pieces, from evaluation to evaluation.
+    """
+    config = run.configuration
+    left_out = OWN if ":" in config["algorithm"] else (*OWN, *LOOKED_AT)
+    return {key: value for key, value in config.items() if key not in left_out}
+
+
 def _flat(options: Mapping[str, Any], start: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in options.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{start}{key}.") if key not in OWN else {}
-        elif key not in OWN:
+            found |= _flat(value, f"{start}{key}.")
+        else:
             found[f"{start}{key}"] = value
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from palestra.figures import FORMS as PICTURES
 from palestra.figures import Picture, distributions, static_picture
 from palestra.play import table_columns
 from palestra.registry import anchors_of, did_you_mean, is_registered, resolve
+from palestra.report import Report
 from palestra.rollout import Comparison, Evaluation, compare
 from palestra.run_comparison import TrainingComparison, compare_runs
 from palestra.stats import Interval, PairedDifference
@@ -26,8 +27,9 @@ NOT_THERE = "not a number in every episode"
 
 def check_forms(out: Path | None, plot: Path | None) -> None:
     """Refuse files of other forms before anything is played."""
-    if plot is not None and plot.suffix.lower().removeprefix(".") not in PICTURES:
-        raise ValueError(f"--plot: got {plot}, allowed a name that ends in .{', .'.join(PICTURES)}")
+    pictures = (*PICTURES, "html")
+    if plot is not None and _form(plot) not in pictures:
+        raise ValueError(f"--plot: got {plot}, allowed a name that ends in .{', .'.join(pictures)}")
     if out is not None and out.suffix and not out.is_dir() and not _is_table(out):
         raise ValueError(
             f"--out: got {out}, allowed a table ({', '.join(TABLES)}) or the name of a folder"
@@ -86,9 +88,10 @@ def show_comparison(
             difference = result.difference(name, metric)
             document["differences"][name] = asdict(difference)
             rows.append((f"{name} - {result.reference}", metric, *_difference(difference)))
-    _write_picture(plot, lambda: _spread(result, metric))
+    table = _paired_table(result, environment, metric)
+    _write_picture(plot, lambda: _spread(result, metric), *table)
     if out is not None and _is_table(out):
-        write_table(out, *_paired_table(result, environment, metric))
+        write_table(out, *table)
     _show(document, rows, as_json)
 
 
@@ -110,27 +113,15 @@ def _show_trainings(
     found: TrainingComparison, out: Path | None, plot: Path | None, as_json: bool
 ) -> None:
     document = found.to_json()
-    _normalise(found, document)
     columns, rows = found.columns(), found.rows()
     title = f"{found.environment}: {found.metric} at the end of the common axis"
-    _write_picture(plot, found.picture)
+    _write_picture(plot, found.picture, title, columns, rows)
     if out is not None:
         write_table(out, title, columns, rows)
     if as_json:
         print_json(document)
         return
     print_table(title, columns, rows)
-
-
-def _normalise(found: TrainingComparison, document: dict[str, Any]) -> None:
-    """The score of each learner on the scale of the anchors, where they are about this metric."""
-    entry = resolve(found.environment).entry if is_registered(found.environment) else None
-    anchors = anchors_of(entry) if entry is not None else None
-    if anchors is None or anchors.metric != found.metric:
-        return
-    for learner in found.learners:
-        score = anchors.normalised(learner.mean.estimate)
-        document["learners"][learner.name]["normalised"] = score
 
 
 def _means(
@@ -189,10 +180,28 @@ def _spread(result: Comparison, metric: str) -> Picture:
     return distributions(values, x_label=metric)
 
 
-def _write_picture(path: Path | None, draw: Any) -> None:
-    if path is not None:
-        form = path.suffix.lower().removeprefix(".")
+def _write_picture(
+    path: Path | None,
+    draw: Callable[[], Picture],
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+) -> None:
+    """A still picture; or a page with the table, on which one can zoom and ask for values."""
+    if path is None:
+        return
+    form = _form(path)
+    if form != "html":
         write_atomic(path, static_picture(draw().figure, form))
+        return
+    page = Report(title)
+    page.plot(title, *draw())
+    page.table(title, columns, rows)
+    page.write(path)
+
+
+def _form(path: Path) -> str:
+    return path.suffix.lower().removeprefix(".")
 
 
 def _is_table(path: Path) -> bool:

@@ -108,7 +108,7 @@ def compare(
         typer.Option(help="A table (.tex, .csv, .md); or the run folder of what is played."),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="A picture, .svg, .png or .pdf: curves or distributions.")
+        Path | None, typer.Option(help="Curves or distributions: .svg, .png, .pdf or .html.")
     ] = None,
     executor: Where = "in-process",
     workers: Workers = None,

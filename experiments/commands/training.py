@@ -69,10 +69,6 @@ def train(
     return HOLDS
 
 
-def _span(low: float | None, high: float | None) -> str:
-    return "-" if low is None or high is None else f"{low:.4g} to {high:.4g}"
-
-
 def _tuned(environment: str | None, algorithm: str | None, config: Path | None) -> Path:
     """The file of options that ships with an environment for an algorithm."""
     from palestra.config import ConfigError

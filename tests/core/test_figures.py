@@ -196,3 +196,24 @@ def test_values_that_are_no_numbers_have_places_of_their_own():
     assert list(figure.layout.xaxis.ticktext) == ["[8]", "[4, 4]", "true"]
     with pytest.raises(ValueError, match="have 1 and 4 entries"):
         figures.score_by_value([1], scores, x_label="x", y_label="y")
+
+
+@pytest.mark.parametrize("name", ["a", "ppo (learning_rate 0.0003)", "long " * 12])
+def test_a_legend_stays_inside_the_picture(name, monkeypatch):
+    """Six names, however long they are, end left of the picture's right edge."""
+    import matplotlib.figure
+
+    drawn = []
+    save = matplotlib.figure.Figure.savefig
+
+    def kept(self, *arguments, **options):
+        save(self, *arguments, **options)
+        drawn.append(self)
+
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", kept)
+    figures.learning_curve({f"{name} {k}": [([0, 1], [0.0, k])] for k in range(6)})
+    (figure,) = drawn
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == 6
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
+    assert figure.axes[0].get_window_extent().height > 100

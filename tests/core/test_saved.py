@@ -157,6 +157,16 @@ def test_seeds_of_one_configuration_are_one_learner_on_a_common_axis(trained):
     assert learner.mean == runs_mean(finals)
 
 
+def test_how_often_a_run_is_evaluated_makes_no_other_learner(trained, tmp_path):
+    train(dataclasses.replace(TINY, seed=3, evaluate_every=128), tmp_path / "ppo-3")
+    runs = [trained / "ppo-0", tmp_path / "ppo-3"]
+    (learner,) = compare_runs(runs).learners
+    assert learner.steps.tolist() == [0, 64, 128]
+    first, _, last = learner.curves[1]
+    assert learner.curves[1].tolist() == [first, pytest.approx((first + last) / 2), last]
+    assert [first, last] == load(runs[1]).metrics.column("return").to_pylist()
+
+
 def test_curves_are_joined_by_straight_lines_and_never_continued(trained):
     found = compare_runs([trained / "ppo-0", trained / "ppo-2"])
     for learner in found.learners:

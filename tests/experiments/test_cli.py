@@ -182,7 +182,10 @@ def test_training_runs_are_compared_and_taken_away(palestra_command, document, t
     learner = found["learners"]["ppo"]
     assert learner["mean"]["estimate"] == pytest.approx(np.mean(learner["finals"]), rel=1e-12)
     assert learner["mean"]["low"] is None  # two runs: points only
-    assert 0 < learner["normalised"] < 1 or learner["normalised"] <= 0
+    anchors = document("info", "nmr-relax")["anchors"]
+    above = learner["mean"]["estimate"] - anchors["random"]
+    assert learner["normalised"] == above / (anchors["bound"] - anchors["random"])
+    assert document("compare", *runs)["learners"]["ppo"]["normalised"] is None  # of the return
     for out in ("table.tex", "table.csv", "table.md"):
         code, text, _ = palestra_command(
             "compare", *runs, "--metric", "time_to_equilibrium", "--out", out, "--plot", "c.svg"
@@ -192,7 +195,12 @@ def test_training_runs_are_compared_and_taken_away(palestra_command, document, t
         assert "ppo" in (tmp_path / out).read_text()
     row = (tmp_path / "table.csv").read_text().splitlines()[1].split(",")
     assert float(row[3]) == learner["mean"]["estimate"]
+    assert float(row[-3]) == learner["normalised"]
     assert (tmp_path / "c.svg").read_bytes().startswith(b"<?xml")
+    document("compare", *runs, "--metric", "time_to_equilibrium", "--plot", "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert f'<data value="{learner["mean"]["estimate"]!r}">' in page
+    assert "application/json" in page
 
 
 def test_evaluations_are_compared_without_playing(document, two_runs, tmp_path):
