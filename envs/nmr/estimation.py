@@ -102,10 +102,11 @@ def fit(
     """Fit abundance, and what else is not known, to the samples of one experiment.
 
     Args:
-        samples: complex (K,), as `palestra.envs.nmr.events.run` gives them, with noise.
+        samples: complex (K,), as `palestra.envs.nmr.events.run` gives them, with noise; the mean
+            over the scans of the list.
         events: what was done; hard pulses.
         ensemble: one experiment with the expected T1, T2 and field.
-        sigma: standard deviation of the noise, per real component of a sample.
+        sigma: standard deviation of the noise, per real component of a sample of one scan.
         prior: what is known of each parameter.
         start: logarithms to begin from, (4,); None begins at the prior's centre.
 
@@ -117,6 +118,7 @@ def fit(
     from scipy.optimize import least_squares
 
     checks.number("sigma", sigma, (1e-300, 1e300))
+    sigma /= math.sqrt(events.scans)
     expected = sum(event.receive.samples for event in events if event.receive)
     samples = np.asarray(samples, complex)
     if samples.shape != (expected,) or expected == 0:

@@ -3,10 +3,20 @@
 Policies, classical sequences, optimisers, pictures and exports all read and write it. An event is
 a pulse, then a delay, in which samples may be taken, and at its end an ideal spoiler if asked for.
 Times belong to events, never to a running clock: nothing depends on how long ago it all began.
+
+The receiver has a phase too: samples are multiplied by exp(-i phase). Where the phases of all
+pulses grow by p, the transverse magnetisation is turned by p, so adding the same p to transmitter
+and receiver leaves the samples as they are.
+
+A list may stand for several *scans*: it is done that often, each time from the same state, and what
+is received is added. Samples here are those of one scan, or the mean of all: noise of standard
+deviation sigma in a scan has sigma / sqrt(scans) in the mean, and information is that of one scan
+times their number.
 """
 
 from __future__ import annotations
 
+import cmath
 import csv
 import io
 import json
@@ -34,6 +44,7 @@ LARGEST_ANGLE = 1e6  # rad
 LONGEST_EVENT = 1e9  # s
 SHORTEST_DWELL = 1e-12  # s
 MOST_SAMPLES = 100_000_000  # of one event
+MOST_SCANS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -44,17 +55,20 @@ class Receive:
         first: time of the first sample after the end of the pulse, s.
         dwell: time between samples, s.
         samples: how many.
+        phase: of the receiver, rad; samples are multiplied by exp(-i phase).
     """
 
     first: float
     dwell: float
     samples: int
+    phase: float = 0.0
 
     def __post_init__(self) -> None:
         checks.without_numpy_scalars(self)
         checks.number("first", self.first, (0.0, LONGEST_EVENT), "s")
         checks.number("dwell", self.dwell, (SHORTEST_DWELL, LONGEST_EVENT), "s")
         checks.integer("samples", self.samples, 1, MOST_SAMPLES)
+        checks.number("phase", self.phase, (-LARGEST_ANGLE, LARGEST_ANGLE), "rad")
 
     @property
     def times(self) -> Array:
@@ -65,6 +79,11 @@ class Receive:
     def last(self) -> float:
         """Time of the last sample, s."""
         return self.first + self.dwell * (self.samples - 1)
+
+    @property
+    def turned(self) -> complex:
+        """What the receiver's phase multiplies samples with, exp(-i phase)."""
+        return cmath.exp(-1j * self.phase)
 
 
 @dataclass(frozen=True)
@@ -141,14 +160,25 @@ def _split_receive(receive: Receive | None, time: float) -> tuple[Receive | None
     left = receive.samples - early
     if not left:
         return first, None
-    return first, Receive(receive.first + early * receive.dwell - time, receive.dwell, left)
+    begins = receive.first + early * receive.dwell - time
+    return first, replace(receive, first=begins, samples=left)
 
 
 @dataclass(frozen=True)
 class EventList:
-    """Events in order."""
+    """Events in order, and how often they are done.
+
+    Attributes:
+        events: in order.
+        scans: how often the list is repeated and its samples added.
+    """
 
     events: tuple[Event, ...] = ()
+    scans: int = 1
+
+    def __post_init__(self) -> None:
+        checks.without_numpy_scalars(self)
+        checks.integer("scans", self.scans, 1, MOST_SCANS)
 
     def __len__(self) -> int:
         return len(self.events)
@@ -160,15 +190,24 @@ class EventList:
         return self.events[index]
 
     def __add__(self, other: EventList) -> EventList:
-        return EventList(self.events + other.events)
+        if other.scans != self.scans:
+            raise ValueError(
+                f"scans: got {self.scans} and {other.scans}, allowed the same number in both lists"
+            )
+        return replace(self, events=self.events + other.events)
 
     def __mul__(self, times: int) -> EventList:
-        return EventList(self.events * times)
+        return replace(self, events=self.events * times)
 
     @property
     def duration(self) -> float:
-        """Seconds from beginning to end."""
+        """Seconds from beginning to end of one scan."""
         return math.fsum(event.duration for event in self.events)
+
+    @property
+    def measuring_time(self) -> float:
+        """Seconds of all scans."""
+        return self.scans * self.duration
 
     @property
     def longest_gap(self) -> float:
@@ -187,20 +226,20 @@ class EventList:
             if left < event.duration:
                 before, after = event.split(left)
                 return (
-                    EventList((*self.events[:k], before)),
-                    EventList((after, *self.events[k + 1 :])),
+                    replace(self, events=(*self.events[:k], before)),
+                    replace(self, events=(after, *self.events[k + 1 :])),
                 )
             left -= event.duration
-        return self, EventList()
+        return self, replace(self, events=())
 
     def to_json(self) -> str:
         """JSON: phases and flip angles in degrees, times in microseconds."""
-        rows = [dict(zip(_COLUMNS, _row(event), strict=True)) for event in self.events]
-        return json.dumps({"events": rows}, indent=2)
+        rows = [dict(zip(_OF_EVENT, _row(event), strict=True)) for event in self.events]
+        return json.dumps({"scans": self.scans, "events": rows}, indent=2)
 
     @staticmethod
     def from_json(text: str) -> EventList:
-        """Read what `to_json` wrote.
+        """Read what `to_json` wrote; without `scans` or `receiver_deg` they are 1 and 0.
 
         Raises:
             ValueError: not such a document.
@@ -213,19 +252,28 @@ class EventList:
             raise ValueError(f"event list: not JSON: {reason}") from None
         if not isinstance(document, dict) or not isinstance(document.get("events"), list):
             raise ValueError('event list: got no "events", allowed {"events": [...]}')
-        return EventList(tuple(_event(k, row) for k, row in enumerate(document["events"])))
+        events = tuple(_event(k, row) for k, row in enumerate(document["events"]))
+        return _listed(events, document.get("scans", 1))
 
     def to_csv(self) -> str:
-        """CSV with a header: phases and flip angles in degrees, times in microseconds."""
+        """CSV with a header: phases and flip angles in degrees, times in microseconds.
+
+        The number of scans is a column, the same in every row.
+
+        Raises:
+            ValueError: several scans of no event, which have no row to stand in.
+        """
+        if not self.events and self.scans != 1:
+            raise ValueError(f"scans: got {self.scans} of a list without events, allowed 1")
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(_COLUMNS)
-        writer.writerows(_row(event) for event in self.events)
+        writer.writerows((*_row(event), self.scans) for event in self.events)
         return text.getvalue()
 
     @staticmethod
     def from_csv(text: str) -> EventList:
-        """Read what `to_csv` wrote.
+        """Read what `to_csv` wrote, now or before there were `receiver_deg` and `scans`.
 
         Raises:
             ValueError: missing columns or values that are not allowed.
@@ -235,12 +283,25 @@ class EventList:
             columns, rows = tuple(reader.fieldnames or ()), list(reader)
         except csv.Error as reason:
             raise ValueError(f"event list: not CSV ({reason})") from None
-        if columns != _COLUMNS:
+        if columns not in (_COLUMNS, _OLD_COLUMNS):
             raise ValueError(f"event list: got columns {columns}, allowed {_COLUMNS}")
-        return EventList(tuple(_event(k, row) for k, row in enumerate(rows)))
+        events = tuple(_event(k, row) for k, row in enumerate(rows))
+        scans = {row.get("scans", "1") for row in rows} or {"1"}
+        if len(scans) > 1:
+            raise ValueError(
+                f"event list: got scans {checks.shown(sorted(map(str, scans)))}, allowed the same "
+                "in every row"
+            )
+        given = scans.pop()
+        if given is None or not given.strip().isdecimal() or len(given) > 20:
+            raise ValueError(
+                f"event list: scans: got {checks.shown(given)}, allowed an integer 1 to "
+                f"{MOST_SCANS}"
+            )
+        return _listed(events, int(given))
 
 
-_COLUMNS = (
+_OLD_COLUMNS = (
     "flip_deg",
     "phase_deg",
     "pulse_us",
@@ -251,6 +312,15 @@ _COLUMNS = (
     "spoil",
     "label",
 )
+_OF_EVENT = (*_OLD_COLUMNS, "receiver_deg")
+_COLUMNS = (*_OF_EVENT, "scans")
+
+
+def _listed(events: tuple[Event, ...], scans: Any) -> EventList:
+    try:
+        return EventList(events, scans)
+    except ValueError as reason:
+        raise ValueError(f"event list: {reason}") from None
 
 
 def _row(event: Event) -> tuple[Any, ...]:
@@ -264,21 +334,23 @@ def _row(event: Event) -> tuple[Any, ...]:
         *window,
         int(event.spoil),
         event.label,
+        math.degrees(r.phase) if r else 0.0,
     )
 
 
 def _event(k: int, row: Any) -> Event:
     if not isinstance(row, dict):
-        raise ValueError(f"event {k}: got {checks.shown(row)}, allowed {{{', '.join(_COLUMNS)}}}")
+        raise ValueError(f"event {k}: got {checks.shown(row)}, allowed {{{', '.join(_OF_EVENT)}}}")
     try:
         samples = int(row["samples"])
         first, dwell = float(row["first_sample_us"]) * 1e-6, float(row["dwell_us"]) * 1e-6
+        phase = math.radians(float(row.get("receiver_deg", 0.0)))
         return Event(
             theta=math.radians(float(row["flip_deg"])),
             phi=math.radians(float(row["phase_deg"])),
             t_pulse=float(row["pulse_us"]) * 1e-6,
             tau=float(row["delay_us"]) * 1e-6,
-            receive=Receive(first, dwell, samples) if samples else None,
+            receive=Receive(first, dwell, samples, phase) if samples else None,
             spoil=bool(int(row["spoil"])),
             label=str(row["label"]),
         )
@@ -293,7 +365,7 @@ def pulse_train(pulses: Iterable[tuple[float, float]]) -> EventList:
     return EventList(tuple(Event(theta=theta, phi=phi) for theta, phi in pulses))
 
 
-def receiver(tau: float, dead_time: float, dwell: float) -> Receive | None:
+def receiver(tau: float, dead_time: float, dwell: float, phase: float = 0.0) -> Receive | None:
     """The receiver open during a whole delay but for the dead time after the pulse.
 
     Raises:
@@ -304,7 +376,7 @@ def receiver(tau: float, dead_time: float, dwell: float) -> Receive | None:
     if not dead_time < tau:
         raise ValueError(f"dead_time: got {dead_time}, allowed 0 to below the delay {tau} s")
     checks.number("dwell", dwell, (SHORTEST_DWELL, LONGEST_EVENT), "s")
-    return Receive(dead_time, dwell, 1 + int((tau - dead_time) / dwell * (1 + 1e-12)))
+    return Receive(dead_time, dwell, 1 + int((tau - dead_time) / dwell * (1 + 1e-12)), phase)
 
 
 @dataclass(frozen=True)
@@ -314,7 +386,7 @@ class Trace:
     Attributes:
         m: final state, (1, 3, N).
         times: times of the samples since the beginning of the list, s, (K,).
-        signal: samples of Mx + i My, complex (K,).
+        signal: samples of (Mx + i My) exp(-i phase) of one scan, complex (K,).
     """
 
     m: Array
@@ -327,7 +399,8 @@ def run(
 ) -> Trace:
     """Run an event list on one experiment, exactly.
 
-    Pulses with a length are finite (offset and relaxation act during them), others hard.
+    Pulses with a length are finite (offset and relaxation act during them), others hard. The scans
+    of a list all begin at the start state: one is computed, and stands for their mean.
 
     Args:
         events: the list.
@@ -355,7 +428,8 @@ def run(
             pulse_and_delay(m, ensemble, event.theta, event.phi, 0.0)
         if event.receive is not None:
             times.append(begun + event.t_pulse + event.receive.times)
-            samples.append(abundance * acquire(m, ensemble, event.receive.times))
+            received = acquire(m, ensemble, event.receive.times)
+            samples.append(abundance * event.receive.turned * received)
         if event.tau > 0.0:
             pulse_and_delay(m, ensemble, 0.0, 0.0, event.tau)
         if event.spoil:

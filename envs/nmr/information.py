@@ -161,10 +161,13 @@ def signal_energy(events: EventList, ensemble: Ensemble, m: Array | None = None)
 def fisher(events: EventList, ensemble: Ensemble, sigma: float, m: Array | None = None) -> Array:
     """Fisher information about `PARAMETERS`, (4, 4), of the samples of an event list.
 
+    That of all its scans; the receiver's phase changes nothing.
+
     Args:
         events: of hard pulses.
         ensemble: one experiment; its abundance is 1.
-        sigma: standard deviation of the noise of a sample, per real component, for M0 = 1.
+        sigma: standard deviation of the noise of a sample of one scan, per real component, for
+            M0 = 1.
         m: start state (1, 3, N), which no parameter changes; None is equilibrium.
 
     Raises:
@@ -172,7 +175,7 @@ def fisher(events: EventList, ensemble: Ensemble, sigma: float, m: Array | None 
     """
     checks.number("sigma", sigma, (1e-300, 1e300))
     _, slopes = signal_with_slopes(events, ensemble, m)
-    return np.asarray((np.conj(slopes) @ slopes.T).real / sigma**2)
+    return np.asarray(events.scans * (np.conj(slopes) @ slopes.T).real / sigma**2)
 
 
 def signal_with_slopes(
@@ -181,7 +184,8 @@ def signal_with_slopes(
     """The samples of an event list of hard pulses, and their derivatives by `PARAMETERS`.
 
     Returns:
-        Samples of Mx + i My, complex (K,), and their derivatives, complex (4, K).
+        Samples of (Mx + i My) exp(-i phase) of one scan, complex (K,), and their derivatives,
+        complex (4, K).
 
     Raises:
         ValueError: a finite pulse, or more than one experiment.
@@ -194,7 +198,8 @@ def signal_with_slopes(
         _check_hard(event.t_pulse)
         _pulse(state, ensemble, event.theta, event.phi)
         if event.receive is not None:
-            parts.append(_slopes(state, ensemble, rates, event.receive.times))
+            received = _slopes(state, ensemble, rates, event.receive.times)
+            parts.append(event.receive.turned * received)
         _delay(state, ensemble, event.tau)
         if event.spoil:
             state[:, :, :2] = 0.0

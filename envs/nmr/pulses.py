@@ -6,6 +6,7 @@ Flip angles and phases in radians, times in seconds, signals in units of M0.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -58,11 +59,12 @@ def with_nutation(pulses: EventList, nu1_hz: float) -> EventList:
         ValueError: nu1_hz outside 1 to 1e7 Hz.
     """
     checks.number("nu1_hz", nu1_hz, checks.NUTATION, "Hz")
-    return EventList(
-        tuple(
+    return replace(
+        pulses,
+        events=tuple(
             Event(e.theta, e.phi, abs(e.theta) / (2 * math.pi * nu1_hz), e.tau, e.receive, e.spoil)
             for e in pulses
-        )
+        ),
     )
 
 

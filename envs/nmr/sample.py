@@ -47,6 +47,8 @@ CLOSEST_OFFSETS = 1e-6  # Hz, between rows of a table
 MOST_SPLIT_STEPS = 10_000  # of one turn of a finite pulse
 LORENTZIAN_CUT = 1e6  # widths; one spin in three million lies beyond
 _LARGEST = float(np.finfo(np.float64).max)
+SMALLEST_DUTY = 1e-9
+FINEST_PHASE_STEP = 1e-4  # degrees
 HARD_PULSE_OFFSET = 0.02  # offset / nutation rate beyond which "hard" misleads (0.13 M0 at 0.16)
 
 
@@ -298,12 +300,17 @@ class Instrument:
         B0: static field, T.
         temperature: K.
         isotope: one of GYROMAGNETIC.
-        nu1_max_hz: nutation frequency of a pulse, Hz; 5 kHz is a 50 us 90-degree pulse.
+        nu1_max_hz: nutation frequency of a pulse, Hz; 5 kHz is a 50 us 90-degree pulse. Also the
+            highest that the transmitter gives.
         dead_time: from the end of a pulse to the first sample, s.
         dwell: time between samples, s.
         eps1: relative error of the abundance after one ideal 90-degree shot whose whole T2 decay
             is acquired; sets the noise.
         pulse_model: "hard" (no duration) or "finite" (offset and relaxation act during pulses).
+        duty_max: largest share of any window of `duty_window` in which the transmitter may be on;
+            1 is no limit. A hard pulse counts theta / (2 pi nu1_max_hz).
+        duty_window: s.
+        phase_step_deg: phases of pulses and receiver are multiples of it; 0 allows any.
     """
 
     B0: float = 0.5
@@ -314,6 +321,9 @@ class Instrument:
     dwell: float = 100e-6
     eps1: float = 0.3
     pulse_model: str = "hard"
+    duty_max: float = 1.0
+    duty_window: float = 1.0
+    phase_step_deg: float = 0.0
 
     def __post_init__(self) -> None:
         checks.without_numpy_scalars(self)
@@ -325,6 +335,19 @@ class Instrument:
         checks.number("dwell", self.dwell, checks.DELAY, "s")
         checks.number("eps1", self.eps1, checks.RELATIVE_ERROR)
         checks.choice("pulse_model", self.pulse_model, PULSE_MODELS)
+        checks.number("duty_max", self.duty_max, (SMALLEST_DUTY, 1.0))
+        checks.number("duty_window", self.duty_window, checks.DELAY, "s")
+        self._check_phase_step()
+
+    def _check_phase_step(self) -> None:
+        """A step that does not divide the turn would make multiples of multiples."""
+        step = self.phase_step_deg
+        checks.number("phase_step_deg", step, (0.0, 180.0), "degrees")
+        if step and (step < FINEST_PHASE_STEP or abs(360.0 / step - round(360.0 / step)) > 1e-6):
+            raise ValueError(
+                f"phase_step_deg: got {step}, allowed 0 (any phase), or a whole part of 360 "
+                f"degrees from {FINEST_PHASE_STEP:g} on"
+            )
 
     @property
     def larmor_hz(self) -> float:

@@ -137,3 +137,19 @@ def test_bad_input_is_named():
         fit(np.ones(9), silent, SPINS, 0.1, Prior(log_R1_sd=np.inf))
     with pytest.raises(ValueError, match="log_R1_sd: got -1"):
         Prior(log_R1_sd=-1)
+
+
+def test_scans_and_a_turned_receiver_are_accounted_for():
+    """The mean of 16 scans errs by a quarter of one, whatever the receiver's phase."""
+    turned = EventList(
+        tuple(
+            dataclasses.replace(e, receive=e.receive and dataclasses.replace(e.receive, phase=0.8))
+            for e in EVENTS
+        )
+    )
+    many = dataclasses.replace(turned, scans=16)
+    samples = run(turned, SPINS).signal * 1.3
+    np.testing.assert_allclose(samples, 1.3 * np.exp(-0.8j) * run(EVENTS, SPINS).signal, atol=1e-12)
+    one, mean = (fit(samples, events, SPINS, 0.4, Prior()) for events in (turned, many))
+    assert mean.abundance == pytest.approx(1.3, rel=1e-9)
+    assert mean.relative_error == pytest.approx(one.relative_error / 4, rel=1e-9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -124,8 +125,9 @@ def test_export_and_back(form, sequence):
 def test_export_speaks_degrees_and_microseconds():
     one = EventList((Event(math.pi / 2, math.pi, 50e-6, 0.01, label="excite"),))
     assert one.to_csv().splitlines() == [
-        "flip_deg,phase_deg,pulse_us,delay_us,first_sample_us,dwell_us,samples,spoil,label",
-        "90.0,180.0,50.0,10000.0,0.0,0.0,0,0,excite",
+        "flip_deg,phase_deg,pulse_us,delay_us,first_sample_us,dwell_us,samples,spoil,label,"
+        "receiver_deg,scans",
+        "90.0,180.0,50.0,10000.0,0.0,0.0,0,0,excite,0.0,1",
     ]
 
 
@@ -233,3 +235,83 @@ def test_splitting_outside_the_list_is_refused():
 def test_running_several_experiments_at_once_is_refused():
     with pytest.raises(ValueError, match="ensemble: got 2 rows, allowed 1"):
         run(EventList(), isochromats([[0.0], [0.0]]))
+
+
+# ------------------------------------------------------------------------- receiver and scans
+
+
+def turned(sequence: EventList, transmitter: float, receiver_phase: float) -> EventList:
+    def one(event: Event) -> Event:
+        window = event.receive
+        if window is not None:
+            window = dataclasses.replace(window, phase=window.phase + receiver_phase)
+        return dataclasses.replace(event, phi=event.phi + transmitter, receive=window)
+
+    return EventList(tuple(one(event) for event in sequence))
+
+
+@settings(max_examples=40, deadline=None)
+@given(sequence=lists, p=st.floats(-4.0, 4.0))
+def test_turning_transmitter_and_receiver_alike_leaves_the_samples(sequence, p):
+    """Samples carry exp(-i phase): the receiver turns with the transmitter, not against it."""
+    np.testing.assert_allclose(
+        run(turned(sequence, p, p), ENSEMBLE).signal, run(sequence, ENSEMBLE).signal, atol=1e-12
+    )
+
+
+def test_the_receiver_turns_the_signal_backwards():
+    """90 degrees about x leaves -y, -i; a receiver at -90 degrees sees it along +x."""
+    window = Receive(0.0, 1e-3, 1, phase=-math.pi / 2)
+    trace = run(EventList((Event(math.pi / 2, tau=0.01, receive=window),)), isochromats())
+    assert trace.signal[0] == pytest.approx(1.0, abs=1e-12)
+
+
+def test_a_split_keeps_scans_and_the_phase_of_the_receiver():
+    window = Receive(0.0, 1e-3, 8, phase=0.7)
+    whole = EventList((Event(1.0, tau=0.01, receive=window),), scans=16)
+    before, after = whole.split(3.5e-3)
+    assert (before.scans, after.scans) == (16, 16)
+    assert (before[0].receive.phase, after[0].receive.phase) == (0.7, 0.7)
+    assert (whole + whole).scans == (whole * 2).scans == 16
+    assert whole.measuring_time == 16 * whole.duration
+
+
+def test_lists_of_different_scans_are_not_added():
+    with pytest.raises(ValueError, match="scans: got 2 and 3, allowed the same number"):
+        EventList((Event(1.0),), 2) + EventList((Event(1.0),), 3)
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_scans_and_receiver_come_back(form):
+    window = Receive(1e-4, 1e-4, 5, phase=math.radians(270))
+    one = EventList((Event(1.0, tau=0.01, receive=window), Event(tau=1.0)), scans=64)
+    again = getattr(EventList, f"from_{form}")(getattr(one, f"to_{form}")())
+    assert again.scans == 64
+    assert again[0].receive.phase == pytest.approx(math.radians(270), abs=1e-15)
+
+
+def test_files_from_before_there_were_scans_are_read():
+    columns = "flip_deg,phase_deg,pulse_us,delay_us,first_sample_us,dwell_us,samples,spoil,label"
+    old = EventList.from_csv(f"{columns}\n90.0,0.0,0.0,10000.0,0.0,1000.0,3,0,excite\n")
+    assert (old.scans, old[0].receive.phase, old[0].label) == (1, 0.0, "excite")
+    row = '"flip_deg": 9, "phase_deg": 0, "pulse_us": 0, "delay_us": 1, "first_sample_us": 0, '
+    row += '"dwell_us": 1, "samples": 1, "spoil": 0, "label": ""'
+    assert EventList.from_json(f'{{"events": [{{{row}}}]}}').scans == 1
+
+
+@pytest.mark.parametrize("scans", ["", "x", "0", "1.5"])
+def test_bad_scans_in_a_file_are_refused(scans):
+    text = EventList((Event(1.0),)).to_csv()
+    with pytest.raises(ValueError, match=r"event list: scans: "):
+        EventList.from_csv(text.rstrip("\n")[:-1] + scans + "\n")
+
+
+def test_scans_that_differ_from_row_to_row_are_refused():
+    lines = EventList((Event(1.0), Event(2.0)), 4).to_csv().splitlines()
+    with pytest.raises(ValueError, match=r"got scans \['4', '5'\], allowed the same"):
+        EventList.from_csv("\n".join([*lines[:2], lines[2][:-1] + "5"]))
+
+
+def test_several_scans_of_nothing_have_no_csv():
+    with pytest.raises(ValueError, match="scans: got 2 of a list without events"):
+        EventList((), 2).to_csv()

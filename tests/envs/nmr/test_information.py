@@ -227,3 +227,16 @@ def test_what_is_not_covered_is_refused():
         fisher(EventList(()), spins, 0.0)
     with pytest.raises(ValueError, match="eps"):
         time_bound(0.6, 0.3, 0.0)
+
+
+def test_scans_multiply_information_and_the_receivers_phase_changes_nothing():
+    random = np.random.default_rng(5)
+    spins, once = two_species(random), random_events(random)
+    many = dataclasses.replace(once, scans=16)
+    window = [dataclasses.replace(e.receive, phase=float(random.uniform(-3, 3))) for e in once]
+    turned = EventList(
+        tuple(dataclasses.replace(e, receive=w) for e, w in zip(once, window, strict=True))
+    )
+    known = fisher(once, spins, 0.1)
+    np.testing.assert_allclose(fisher(many, spins, 0.1), 16 * known, rtol=1e-14)
+    np.testing.assert_allclose(fisher(turned, spins, 0.1), known, rtol=1e-9, atol=1e-9)

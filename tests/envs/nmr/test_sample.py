@@ -174,6 +174,12 @@ def two_species(second: str) -> str:
             "instrument.dwell: got 0.01, allowed at most 0.00914 s",
         ),
         (PLAIN + "[instrument]\neps1 = 0", "instrument.eps1: got 0, allowed 1e-09 to 1e+09"),
+        (PLAIN + "[instrument]\nduty_max = 0", "instrument.duty_max: got 0, allowed 1e-09 to 1"),
+        (PLAIN + "[instrument]\nduty_window = 0", "instrument.duty_window: got 0, allowed 1e-09"),
+        (
+            PLAIN + "[instrument]\nphase_step_deg = 7",
+            "instrument.phase_step_deg: got 7, allowed 0 (any phase), or a whole part of 360",
+        ),
         (
             PLAIN + "[instrument]\npulse_model = 'soft'",
             "instrument.pulse_model: got 'soft', allowed hard, finite",
