@@ -15,7 +15,7 @@ from palestra.safe_files import TEXT_LIMIT, MalformedFile, read_limited
 
 from . import checks
 from .events import Event, EventList
-from .limits import violations
+from .limits import violations, with_times_since_pulse
 from .pulse_program import from_pulse_program, to_pulse_program
 from .pulseq import RF_RASTER, from_pulseq, to_pulseq
 from .sample import Instrument
@@ -26,8 +26,9 @@ SUFFIXES = (".csv", ".json", ".seq", ".txt")
 def export(events: EventList, path: str | os.PathLike[str], instrument: Instrument) -> list[str]:
     """Write an event list in the format that the suffix of the path names.
 
-    For `.seq` and `.txt` hard pulses get the length that they have on the instrument, and for
-    `.seq` samples without room for their dwell are left out; every such change is returned.
+    For `.seq` and `.txt` hard pulses get the length that they have on the instrument, and samples
+    that then fall under a pulse or in the dead time, for `.seq` also those without room for their
+    dwell, are left out. Every such change is returned.
 
     Args:
         events: the list.
@@ -40,14 +41,13 @@ def export(events: EventList, path: str | os.PathLike[str], instrument: Instrume
     """
     path = Path(path)
     _check_suffix(path)
-    broken = violations(events, instrument)
-    if broken:
-        more = f", and {len(broken) - 3} more" if len(broken) > 3 else ""
-        raise ValueError(f"events: the instrument cannot play them: {'; '.join(broken[:3])}{more}")
+    _refuse_violations(events, instrument)
     changes: list[str] = []
     if path.suffix in (".seq", ".txt"):
         raster = RF_RASTER if path.suffix == ".seq" else 0.0
         events = with_lengths(events, instrument.nu1_max_hz, raster, changes)
+        events = after_dead_time(events, instrument.dead_time, changes)
+        _refuse_violations(events, instrument)
     if path.suffix == ".seq":
         events = trimmed(events, changes)
     write = {
@@ -58,6 +58,13 @@ def export(events: EventList, path: str | os.PathLike[str], instrument: Instrume
     }[path.suffix]
     path.write_text(write(events), encoding="utf-8")
     return changes
+
+
+def _refuse_violations(events: EventList, instrument: Instrument) -> None:
+    broken = violations(events, instrument)
+    if broken:
+        more = f", and {len(broken) - 3} more" if len(broken) > 3 else ""
+        raise ValueError(f"events: the instrument cannot play them: {'; '.join(broken[:3])}{more}")
 
 
 def read_events(path: str | os.PathLike[str]) -> EventList:
@@ -96,8 +103,8 @@ def with_lengths(
     """Hard pulses with the length that they have at a nutation frequency, their middles kept.
 
     Half of a pulse's length is taken from the delay before it and half from the delay after it, as
-    far as those reach: a composite pulse grows longer. Samples that the pulse's first half would
-    cover are left out.
+    far as those reach: a composite pulse grows longer. Samples that a pulse would cover are left
+    out.
 
     Args:
         events: the list; pulses with a length stay as they are.
@@ -106,7 +113,7 @@ def with_lengths(
         changes: to which each pulse that changes is added, in words.
 
     Raises:
-        ValueError: nu1_hz outside 1 to 1e7 Hz, or a sample under the second half of a pulse.
+        ValueError: nu1_hz outside 1 to 1e7 Hz.
     """
     checks.number("nu1_hz", nu1_hz, checks.NUTATION, "Hz")
     found: list[Event] = []
@@ -119,7 +126,7 @@ def with_lengths(
             length = math.ceil(length / raster * (1.0 - 1e-12)) * raster
         if found:
             found[-1] = _shorter_at_end(k - 1, found[-1], length / 2.0, changes)
-        found.append(_shorter_at_start(k, replace(event, t_pulse=length), length / 2.0))
+        found.append(_shorter_at_start(k, replace(event, t_pulse=length), length / 2.0, changes))
         if changes is not None:
             changes.append(f"event {k}: pulse of {length:.9g} s in place of a hard one")
     return replace(events, events=tuple(found))
@@ -130,21 +137,44 @@ def _shorter_at_end(k: int, event: Event, by: float, changes: list[str] | None) 
     window = event.receive
     if window is not None and window.last > tau:
         fit = 1 + math.floor((tau - window.first) / window.dwell)
-        event = _with_fewer_samples(k, event, fit, changes)
+        event = _with_samples(k, event, 0, fit, changes)
     return replace(event, tau=tau)
 
 
-def _shorter_at_start(k: int, event: Event, by: float) -> Event:
-    by, window = min(by, event.tau), event.receive
-    if window is None:
-        return replace(event, tau=event.tau - by)
-    if window.first < by:
-        raise ValueError(
-            f"event {k}: receive: first sample {window.first} s after a hard pulse, allowed from "
-            f"{by:.3g} s on, when the pulse, which has a length, is over"
-        )
-    earlier = replace(window, first=window.first - by)
-    return replace(event, receive=earlier, tau=max(event.tau - by, earlier.last))
+def _shorter_at_start(k: int, event: Event, by: float, changes: list[str] | None) -> Event:
+    by = min(by, event.tau)
+    event = _sampled_from(k, event, by, changes)
+    window = event.receive
+    if window is not None:
+        window = replace(window, first=window.first - by)
+    tau = event.tau - by
+    return replace(event, receive=window, tau=max(tau, window.last) if window else tau)
+
+
+def after_dead_time(
+    events: EventList, dead_time: float, changes: list[str] | None = None
+) -> EventList:
+    """The list without the samples that come sooner after a pulse than the dead time.
+
+    Args:
+        events: the list.
+        dead_time: s.
+        changes: to which each window that changes is added, in words.
+    """
+    found = [
+        _sampled_from(k, event, dead_time - since, changes)
+        for k, (event, since) in enumerate(with_times_since_pulse(events))
+    ]
+    return replace(events, events=tuple(found))
+
+
+def _sampled_from(k: int, event: Event, time: float, changes: list[str] | None) -> Event:
+    """The event without its samples before a time of its delay."""
+    window = event.receive
+    if window is None or window.first >= time * (1.0 - 1e-9):
+        return event
+    gone = math.ceil((time - window.first) / window.dwell - 1e-9)
+    return _with_samples(k, event, gone, window.samples, changes)
 
 
 def trimmed(events: EventList, changes: list[str] | None = None) -> EventList:
@@ -161,7 +191,7 @@ def trimmed(events: EventList, changes: list[str] | None = None) -> EventList:
             room = event.tau - window.first - 0.5 * window.dwell
             fit = min(window.samples, 1 + math.floor(room / window.dwell + 1e-6))
             if fit < window.samples:
-                event = _with_fewer_samples(k, event, fit, changes)
+                event = _with_samples(k, event, 0, fit, changes)
         found.append(event)
     return replace(events, events=tuple(found))
 
@@ -178,9 +208,13 @@ def without_spoilers(events: EventList, changes: list[str] | None = None) -> Eve
     return replace(events, events=tuple(replace(event, spoil=False) for event in events))
 
 
-def _with_fewer_samples(k: int, event: Event, samples: int, changes: list[str] | None) -> Event:
+def _with_samples(k: int, event: Event, begin: int, end: int, changes: list[str] | None) -> Event:
+    """The event with its samples begin : end only."""
     window = event.receive
     assert window is not None
+    samples = max(end - begin, 0)
     if changes is not None:
-        changes.append(f"event {k}: {window.samples} to {max(samples, 0)} samples")
-    return replace(event, receive=replace(window, samples=samples) if samples > 0 else None)
+        changes.append(f"event {k}: {window.samples} to {samples} samples")
+    first = window.first + begin * window.dwell
+    kept = replace(window, first=first, samples=samples) if samples else None
+    return replace(event, receive=kept)

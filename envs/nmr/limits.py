@@ -41,7 +41,7 @@ def violations(events: EventList, instrument: Instrument) -> list[str]:
     Events are counted from 0. No message: the instrument can play the list.
     """
     found = []
-    for k, (event, since) in enumerate(_with_times_since_pulse(events)):
+    for k, (event, since) in enumerate(with_times_since_pulse(events)):
         found += [f"event {k}: {what}" for what in _of_event(event, since, instrument)]
     return found + _duty_violations(events, instrument)
 
@@ -93,7 +93,7 @@ def transmitting(event: Event, instrument: Instrument) -> float:
 # ------------------------------------------------------------------------------ of single events
 
 
-def _with_times_since_pulse(events: EventList) -> list[tuple[Event, float]]:
+def with_times_since_pulse(events: EventList) -> list[tuple[Event, float]]:
     """Each event, and the time from the end of the last pulse to the start of its delay."""
     since, found = math.inf, []
     for event in events:
@@ -174,7 +174,7 @@ def _on_phase_grid(events: EventList, instrument: Instrument, changes: list[str]
 
 def _after_dead_time(events: EventList, instrument: Instrument, changes: list[str]) -> list[Event]:
     obeyed = []
-    for k, (event, since) in enumerate(_with_times_since_pulse(events)):
+    for k, (event, since) in enumerate(with_times_since_pulse(events)):
         window = event.receive
         if window is not None and since + window.first < instrument.dead_time * (1.0 - ROUNDING):
             later = replace(window, first=instrument.dead_time - since)

@@ -18,7 +18,11 @@ import pytest
 from palestra import evaluate
 from palestra.config import build, dump_toml, load_config
 from palestra.envs.nmr.events import EventList
+from palestra.envs.nmr.exports import trimmed, with_lengths, without_spoilers
+from palestra.envs.nmr.pulse_program import from_pulse_program, to_pulse_program
+from palestra.envs.nmr.pulseq import from_pulseq, to_pulseq
 from palestra.envs.nmr.pulses import cpmg
+from palestra.envs.nmr.readers import read_measurement
 from palestra.envs.nmr.sample import load_sample
 from palestra.policy import LinearPolicy
 from palestra.policy_files import save_policy
@@ -138,6 +142,23 @@ def read_training(path: Path) -> None:
 
 OPTIONS = {"environment": ENVIRONMENT, "steps": 64, "hyperparameters": {"gamma": 0.9, "lr": "x"}}
 EVENTS = cpmg(te=4e-3, echoes=3, wait=0.1, dead_time=1e-4, dwell=1e-4)
+PLAYABLE = trimmed(with_lengths(without_spoilers(EVENTS), 5000.0, 1e-6))
+JCAMP = """##JCAMP-DX= 5.01
+##DATA TYPE= NMR FID
+##SYMBOL= X, R, I, N
+##VAR_DIM= 20, 20, 20, 2
+##UNITS= SECONDS, ARBITRARY UNITS, ARBITRARY UNITS,
+##FIRST= 0, 1, 0, 1
+##LAST= 0.019, 1, 0, 2
+##FACTOR= 0.001, 0.5, 0.25, 1
+##DATA TABLE= (X++(R..R)), XYDATA
+0AJJ%jX
+9cQJWUU
+##DATA TABLE= (X++(I..I)), XYDATA
+0 1 2 3 4 5 6 7 8 9 10
+10 1 2 3 4 5 6 7 8 9 10
+##END=
+"""
 
 READERS = {
     "policy.zip": Reader(zipped, policy),
@@ -163,6 +184,17 @@ READERS = {
     "events.json": Reader(
         lambda p: p.write_text(EVENTS.to_json()), lambda p: EventList.from_json(text(p))
     ),
+    "sequence.seq": Reader(
+        lambda p: p.write_text(to_pulseq(PLAYABLE)), lambda p: from_pulseq(unsigned(text(p)))
+    ),
+    "program.txt": Reader(
+        lambda p: p.write_text(to_pulse_program(PLAYABLE)), lambda p: from_pulse_program(text(p))
+    ),
+    "recovery.csv": Reader(
+        lambda p: p.write_text("delay (ms),real,imag\n1,-1,0\n2,-0.5,0\n4,0.1,0\n9,0.8,0\n"),
+        read_measurement,
+    ),
+    "fid.dx": Reader(lambda p: p.write_text(JCAMP), read_measurement),
     "evaluation": Reader(evaluation, read_evaluation),
     "recording": Reader(recording, read_recording),
     "training": Reader(training, read_training),
@@ -174,6 +206,11 @@ DOES_NOT_FIT = {"ValueError", "ConfigError", "UnknownName", "FileNotFoundError"}
 
 def text(path: Path) -> str:
     return path.read_bytes().decode("utf-8", "replace")
+
+
+def unsigned(sequence: str) -> str:
+    """Without its signature, which would refuse everything."""
+    return sequence.split("\n[SIGNATURE]")[0]
 
 
 def feed(name: str, folder: Path, random: np.random.Generator) -> bool:

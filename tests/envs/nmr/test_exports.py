@@ -191,10 +191,23 @@ def test_lengths_on_a_raster_make_pulses_weaker_and_turn_as_far():
     assert found[0].theta == 1.0
 
 
-def test_a_sample_under_a_pulse_is_refused():
-    close = EventList((Event(NINETY, tau=1e-2, receive=Receive(1e-5, 1e-4, 5)),))
-    with pytest.raises(ValueError, match="event 0: receive: first sample 1e-05 s after a hard"):
-        with_lengths(close, 5000.0)
+def test_samples_under_a_pulse_are_left_out():
+    """A pulse of 50 us covers what came less than 25 us after its middle."""
+    close = EventList((Event(NINETY, tau=1e-2, receive=Receive(1e-5, 1e-5, 5)),))
+    changes: list[str] = []
+    found = with_lengths(close, 5000.0, changes=changes)
+    assert found[0].receive.first == pytest.approx(5e-6)
+    assert found[0].receive.samples == 3
+    assert changes[0] == "event 0: 5 to 3 samples"
+
+
+def test_a_window_that_opened_with_the_dead_time_still_does(tmp_path):
+    """Half of the pulse's length has come off the delay: the first sample goes."""
+    close = EventList((Event(NINETY, tau=1e-2, receive=Receive(1e-4, 1e-4, 20)),))
+    export(close, tmp_path / "x.txt", PLAIN)
+    window = read_events(tmp_path / "x.txt")[0].receive
+    assert window.first == pytest.approx(1.75e-4)
+    assert window.samples == 19
 
 
 def test_samples_without_room_are_left_out():
