@@ -18,7 +18,7 @@ from palestra.config import dump_toml
 
 from . import checks
 from .readers import Measurement
-from .readers.measurement import NAMES
+from .readers.measurement import FEWEST_POINTS, NAMES
 from .relaxation_fits import (
     LineFit,
     RelaxationFit,
@@ -129,7 +129,7 @@ def fit_sample(
     checks.integer("scans", scans, 1, 1_000_000_000)
     checks.number("time_zero", time_zero, (-LONGEST_TIME_ZERO, LONGEST_TIME_ZERO), "s")
     fid = by_kind["fid"]
-    fid = replace(fid, times=fid.times - time_zero)
+    fid = _since(fid, time_zero)
     if reference_hz is not None:
         check_reference(fid, reference_hz)
     T1, T2 = fit_inversion_recovery(by_kind["ir"]), fit_echo_train(by_kind["cpmg"])
@@ -171,6 +171,18 @@ def _one_of_each(measured: Sequence[Measurement]) -> dict[str, Measurement]:
             )
         by_kind[kind] = found[0]
     return by_kind
+
+
+def _since(fid: Measurement, time_zero: float) -> Measurement:
+    """The FID on a clock that starts at `time_zero`, without the samples before it."""
+    times = fid.times - time_zero
+    left = times >= -1e-9 * fid.dwell
+    if left.sum() < FEWEST_POINTS["fid"]:
+        raise ValueError(
+            f"time_zero: got {time_zero} s, which leaves {left.sum()} samples of {fid.name}, "
+            f"allowed {FEWEST_POINTS['fid']} or more"
+        )
+    return replace(fid, times=times[left], values=fid.values[left])
 
 
 def check_reference(fid: Measurement, reference_hz: float) -> None:

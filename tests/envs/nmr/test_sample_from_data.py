@@ -113,6 +113,17 @@ def test_a_clock_that_starts_late_is_set_right():
     assert shifted.line.fit.values == pytest.approx(plain.line.fit.values, rel=1e-6)
 
 
+def test_samples_from_before_the_signal_began_are_left_out():
+    *rest, fid = measured(SIGMA, 0, *OIL)
+    before = np.zeros(7)
+    times = fid.dwell * np.arange(fid.times.size + 7)
+    late = replace(fid, times=times, values=np.concatenate([before, fid.values]))
+    shifted, plain = fitted([*rest, late], time_zero=7 * fid.dwell), fitted([*rest, fid])
+    assert shifted.line.fit.values == pytest.approx(plain.line.fit.values, rel=1e-6)
+    with pytest.raises(ValueError, match=r"time_zero: got 0\.9 s, which leaves 0 samples of fid"):
+        fitted([*rest, fid], time_zero=0.9)
+
+
 def test_one_of_each_kind_is_needed():
     ir, cpmg, fid = measured(SIGMA, 0, *OIL)
     with pytest.raises(ValueError, match=r"got 0 of echo train \(none\), allowed one"):
