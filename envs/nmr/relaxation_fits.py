@@ -79,9 +79,10 @@ def fit_inversion_recovery(measured: Measurement) -> RelaxationFit:
     """T1, and the efficiency e of the inversion (1 is perfect), of an inversion recovery.
 
     Raises:
-        ValueError: values that do not determine them.
+        ValueError: values that do not determine them, or that look like magnitudes.
     """
     t, y = measured.times, measured.values
+    _refuse_magnitudes(measured)
 
     def model(x: Array) -> tuple[Array, Array]:
         c, e, T1 = complex(x[0], x[1]), x[2], math.exp(x[3])
@@ -98,6 +99,18 @@ def fit_inversion_recovery(measured: Measurement) -> RelaxationFit:
     names = ("real", "imag", "efficiency", "log_T1")
     start = min((begin(T1) for T1 in _scales(t)), key=lambda found: found[0])[1]
     return _fit(measured, model, start, names, in_phase=3)
+
+
+def _refuse_magnitudes(measured: Measurement) -> None:
+    """Real values that fall to a minimum and rise again, never below 0, have lost their sign."""
+    sizes = measured.values.real
+    lowest = int(sizes.argmin())
+    dips = 0 < lowest < sizes.size - 1 and sizes[0] > 2.0 * sizes[lowest]
+    if not measured.has_imaginary and sizes[lowest] >= 0.0 and dips:
+        raise ValueError(
+            f"{measured.name}: got values that fall and rise again, all above 0, as magnitudes do; "
+            "allowed values with their sign"
+        )
 
 
 def fit_echo_train(measured: Measurement) -> RelaxationFit:

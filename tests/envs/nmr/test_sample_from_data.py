@@ -58,6 +58,12 @@ def test_values_without_an_imaginary_part_do_as_well(seed):
     assert T2.p > 1e-3
 
 
+def test_magnitudes_of_an_inversion_recovery_are_refused():
+    ir = measured(SIGMA, 0, *OIL, complex_values=False)[0]
+    with pytest.raises(ValueError, match=r"ir\.csv: got values that fall and rise again"):
+        fit_inversion_recovery(replace(ir, values=abs(ir.values)))
+
+
 def test_the_error_of_one_shot_is_that_of_its_definition():
     """N0 = sigma^2 dwell = T2 eps1^2 / 2, whatever the gain; four scans averaged halve sigma."""
     data = measured(SIGMA, 0, *OIL)
