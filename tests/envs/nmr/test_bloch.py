@@ -374,3 +374,13 @@ def test_rotation_in_the_kernels_is_right_handed_like_scipy():
     )
     pulse_and_delay(m, isochromats(), 1.234, 0.5, 0.0)
     np.testing.assert_allclose(m[0, :, 0], expected, atol=1e-14)
+
+
+def test_the_steady_state_of_a_continuous_field():
+    """A19: T1 0.6 s, T2 0.2 s, nu1 1 Hz, offset 0.7 Hz; the formula of Bloch (1946)."""
+    ensemble = isochromats(0.7, T1=0.6, T2=0.2)
+    m = vector(0.0, 0.0, 1.0)
+    propagator = pulse_propagator(ensemble, 2 * np.pi * 20.0, 0.0, 20.0)
+    apply_propagator(m, propagator)
+    expected = (0.1697686883, -0.1929966138, 0.2724199072)
+    np.testing.assert_allclose(m[0, :, 0], expected, atol=1e-9)
