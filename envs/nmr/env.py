@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from palestra.batch import BatchEnv, Mask, Options, Step
+from palestra.batch import Mask, Options, Step
 from palestra.kernels import kernel
 from palestra.streams import Streams, uniform
 
 from . import checks
 from .bloch import (
     SPLIT_TOLERANCE,
-    Ensemble,
     decay_time,
     delay_row,
     equilibrium,
@@ -31,8 +30,9 @@ from .bloch import (
     species_averages,
     weighted_length,
 )
-from .events import Event, EventList, run
-from .sample import Sample, load_sample
+from .events import Event, EventList
+from .sample import Sample
+from .spins import Observed
 
 Array = npt.NDArray[Any]
 
@@ -217,17 +217,13 @@ def _excite(  # type: ignore[no-untyped-def]
         log.since, log.theta, log.tau = tau, theta, tau
 
 
-class PulseEnv(BatchEnv):
+class PulseEnv(Observed):
     """What both environments share: sample, state, actions, observations, start states.
 
     Attributes:
-        sample: what is in the magnet.
-        m: the magnetisation, float64 (B, 3, N).
-        ensemble: the isochromats of each row's episode.
         action: how actions become events.
     """
 
-    render_fps: ClassVar[int] = 2
     option_names: ClassVar[tuple[str, ...]] = ("polarisation", "theta0", "tau0", "magnetisation")
     _own_fields: ClassVar[list[str]] = []
     horizon: int
@@ -246,9 +242,8 @@ class PulseEnv(BatchEnv):
         tau_max: float,
     ) -> None:
         checks.integer("horizon", horizon, 1, LONGEST_HORIZON)
-        super().__init__(rows, horizon=horizon)
+        super().__init__(rows, horizon=horizon, sample=sample)
         horizon = int(horizon)
-        self.sample = load_sample(sample)
         self.action = PulseAction(theta_max, tau_min, tau_max)
         self._tau_limits = (0.0, checks.beyond_turns(self.sample.reach_hz))
         checks.number("tau_max", tau_max, self._tau_limits, self._why_tau_ends)
@@ -260,10 +255,7 @@ class PulseEnv(BatchEnv):
 
         self.action_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
         self.observation_space = spaces.Box(-OBSERVATION_LIMIT, OBSERVATION_LIMIT, (8,), np.float32)
-        self.ensemble = self.sample.allocate(rows)
         self.m = equilibrium(self.ensemble)
-        self._m0 = self.m.copy()  # the start state, for pictures
-        self._scene: Any = None
         self._logs = np.zeros(rows, [(name, np.float64) for name in _COMMON + self._own_fields])
         self._logs["tau"] = tau_min
         self._observation = np.zeros((rows, 8), np.float32)
@@ -350,13 +342,6 @@ class PulseEnv(BatchEnv):
                 state if state.shape == shape else np.repeat(state[:, np.newaxis], shape[1], 1)
             )
 
-    def observe(self, rows: Mask | None, streams: Streams, out: Array) -> None:
-        """Write the observation; see the class."""
-        if rows is None:
-            out[:] = self._observation
-        else:
-            out[rows] = self._observation[rows]
-
     def events(self, row: int) -> EventList:
         """The events of a row's episode so far, without the excitation that came before it."""
         return EventList(
@@ -368,82 +353,19 @@ class PulseEnv(BatchEnv):
             )
         )
 
-    def isochromats(self, row: int) -> Ensemble:
-        """The isochromats of one row, as an experiment of its own."""
-        e, one = self.ensemble, slice(row, row + 1)
-        return replace(
-            e,
-            offset_hz=e.offset_hz[one].copy(),
-            b1=e.b1[one].copy(),
-            R1=e.R1[one].copy(),
-            R2=e.R2[one].copy(),
-            receive=e.receive[one].copy(),
-        )
-
-    def render(self, row: int) -> Array:
-        """Bloch sphere, pulses, and magnetisation against time: uint8 (480, 960, 3).
-
-        Raises:
-            ImportError: matplotlib is not installed.
-        """
-        from .render import Scene, follow
-
-        if self._scene is None:
-            self._scene = Scene(type(self).__name__)
-        events = self.events(row)
-        curves, _ = follow(events, self.isochromats(row), self._m0[row : row + 1])
-        picture: Array = self._scene.draw(
-            self.m[row], self.ensemble.weight, events, curves, self._caption(row)
-        )
-        return picture
-
-    def film(self, row: int, pictures: int = 60) -> Iterator[Array]:
-        """The episode so far as pictures evenly spaced in time, each uint8 (480, 960, 3).
-
-        Raises:
-            ImportError: matplotlib is not installed.
-        """
-        from .render import Scene, follow
-
-        if self._scene is None:
-            self._scene = Scene(type(self).__name__)
-        events, one, m0 = self.events(row), self.isochromats(row), self._m0[row : row + 1].copy()
-        curves, _ = follow(events, one, m0)
-        for time in np.linspace(0.0, events.duration, pictures).tolist():
-            begun, _ = events.split(time)
-            m = run(begun, one, m0).m[0]
-            past = curves[:, curves[0] <= time]
-            caption = f"{1e3 * time:.1f} ms, pulses: {sum(event.theta > 0 for event in begun)}"
-            yield self._scene.draw(m, one.weight, begun, past, caption, events.duration)
-
     def _caption(self, row: int) -> str:
         """What the picture says below its title."""
         log = self._logs[row]
         return f"step {log['steps']:.0f} of {self.horizon}, {1e3 * log['elapsed']:.1f} ms"
 
     def _state(self) -> dict[str, Array]:
-        e = self.ensemble
         return {
+            **super()._state(),
             "m": self.m,
-            "m0": self._m0,
-            "offset_hz": e.offset_hz,
-            "b1": e.b1,
-            "R1": e.R1,
-            "R2": e.R2,
-            "receive": e.receive,
             "logs": self._logs.view(np.float64).reshape(self.rows, -1),
             "observation": self._observation,
             "events": self._events,
         }
-
-    def snapshot(self, rows: Mask) -> dict[str, Array]:
-        """All that the masked rows need to go on."""
-        return {name: array[rows].copy() for name, array in self._state().items()}
-
-    def restore(self, state: dict[str, Array], rows: Mask) -> None:
-        """Put back what `snapshot` took."""
-        for name, array in self._state().items():
-            array[rows] = state[name]
 
 
 def _span(
