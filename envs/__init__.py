@@ -17,4 +17,9 @@ CATALOGUE = (
         "palestra.envs.nmr.env:NMRAlign",
         "bring a nuclear magnetisation to the largest detectable signal",
     ),
+    Entry(
+        "NMRAbundance",
+        "palestra.envs.nmr.abundance:NMRAbundance",
+        "measure the abundance of an element to a given precision in the least time",
+    ),
 )

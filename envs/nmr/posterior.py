@@ -21,15 +21,17 @@ from .shots import (
     excite_and_train_row,
     fill_windows_row,
     flip_back_row,
-    hard_operator,
     kind_of_gap,
+    rotation,
     wait_row,
+    windows_of,
 )
 
 KNOWN = 1e30  # precision of a parameter that is known
 MOST_STEPS = 12  # of a fit
 LONGEST_STEP = 0.7  # of a logarithm
-SMALL_STEP = 1e-3  # of a standard deviation
+SMALL_STEP = 0.02  # standard deviations
+FAR, FAR_LOG = 1.0, 0.1  # standard deviations, and logarithms, at which a fit is linearised anew
 HALVINGS = 4
 
 
@@ -120,7 +122,7 @@ def record(signals, shot, weights, N0, abundance, key, episode, step, data, firs
     """Write the noisy samples of a shot into data (M, 2), from `first` on; returns their end."""
     nodes = weights.shape[1]
     at = first
-    for gap in range(int(shot[2]) + 1):
+    for gap in range(windows_of(shot)):
         kind = kind_of_gap(shot, gap)
         for q in range(nodes):
             sd = math.sqrt(N0 / weights[kind, q])
@@ -137,7 +139,7 @@ def _misfit(signals, shot, weights, N0, A, data, first, g, H):  # type: ignore[n
     """Add a shot's half chi^2, its gradient and its curvature; returns half chi^2."""
     nodes = weights.shape[1]
     cost, at = 0.0, first
-    for gap in range(int(shot[2]) + 1):
+    for gap in range(windows_of(shot)):
         kind = kind_of_gap(shot, gap)
         for q in range(nodes):
             slopes, size = signals[gap * nodes + q], weights[kind, q] / N0
@@ -186,26 +188,44 @@ class Workspace:
     def __init__(self, windows: Windows, isochromats: int, species: int, most_pulses: int) -> None:
         Q, N = windows.nodes, isochromats
         self.arrays: tuple[Any, ...] = (
-            np.zeros((STATES, 3, N)),
             np.zeros((2, 5, N)),
             np.zeros((4, Q, 2, N)),
-            np.zeros((3, 12, N)),
+            np.zeros((3, 2, N)),
             np.zeros(N),
             np.zeros(species),
             np.zeros(species),
             np.zeros(((most_pulses + 1) * Q, STATES, 2)),
-            np.zeros((7, STATES)),
-            np.zeros((2, STATES, STATES)),
+            np.zeros((4, STATES)),
+            np.zeros((STATES, STATES)),
         )
 
 
 @kernel(allocates=False)
-def _evaluate(  # type: ignore[no-untyped-def]
-    value, precision, shots, count, data, row, offset_hz, b1, R1, R2, blocks, receive, te, times,
-    weights, N0, work, g, H,
+def _restart(m, g, H, value, precision):  # type: ignore[no-untyped-def]
+    """Equilibrium, and the prior's part of gradient and curvature; returns its half chi^2."""
+    for k in range(STATES):
+        for c in range(3):
+            for i in range(m.shape[2]):
+                m[k, c, i] = 1.0 if k == 0 and c == 2 else 0.0
+    cost = 0.0
+    for a in range(STATES):
+        g[a] = -precision[a] * value[a]
+        cost += 0.5 * precision[a] * value[a] * value[a]
+        for b in range(STATES):
+            H[a, b] = precision[a] if a == b else 0.0
+    return cost
+
+
+@kernel(allocates=False)
+def _add_shots(  # type: ignore[no-untyped-def]
+    m, g, H, value, shots, first, count, data, row, offset_hz, b1, R1, R2, blocks, receive, te,
+    times, weights, N0, work,
 ):  # fmt: skip
-    """Half chi^2 and prior of all shots so far at a value, with gradient and curvature."""
-    m, steps, factors, operators, scaled_b1, scaled_R1, scaled_R2, signals, _, _ = work
+    """Add shots number `first` to count - 1 at a value: half chi^2, gradient, curvature.
+
+    `m` is the state after the train of shot first - 1 (equilibrium, for the first), and goes on.
+    """
+    steps, factors, operators, scaled_b1, scaled_R1, scaled_R2, signals, _, _ = work
     for species in range(R1.shape[1]):
         scaled_R1[species] = R1[row, species] * math.exp(value[1])
         scaled_R2[species] = R2[row, species] * math.exp(value[2])
@@ -215,54 +235,65 @@ def _evaluate(  # type: ignore[no-untyped-def]
     fill_windows_row(
         row, offset_hz, scaled_R1, scaled_R2, blocks, receive, te, times, steps, factors
     )
-    for k in range(STATES):
-        for c in range(3):
-            for i in range(scaled_b1.size):
-                m[k, c, i] = 1.0 if k == 0 and c == 2 else 0.0
-    cost = 0.0
-    for a in range(STATES):
-        g[a] = -precision[a] * value[a]
-        cost += 0.5 * precision[a] * value[a] * value[a]
-        for b in range(STATES):
-            H[a, b] = precision[a] if a == b else 0.0
-    A, at = math.exp(value[0]), 0
-    for k in range(count):
+    cost, A, at = 0.0, math.exp(value[0]), 0
+    for k in range(first):
+        at += windows_of(shots[k]) * times.shape[1]
+    for k in range(first, count):
+        if k > 0 and shots[k - 1, 4] >= 0.0:
+            rotation(shots[k - 1, 3], scaled_b1, operators[2])
+            flip_back_row(m, scaled_b1, shots[k - 1], operators[2], False)
+            wait_row(m, scaled_R1, blocks, shots[k - 1, 4])
         shot = shots[k]
-        hard_operator(shot[0], scaled_b1, operators[0])
-        hard_operator(shot[1], scaled_b1, operators[1])
-        excite_and_train_row(
-            m, scaled_b1, scaled_R2, blocks, steps, factors, times, shot, operators[0],
-            operators[1], signals,
-        )  # fmt: skip
-        cost += _misfit(signals, shot, weights, N0, A, data, at, g, H)
-        at += (int(shot[2]) + 1) * times.shape[1]
-        if k < count - 1:
-            hard_operator(shot[3], scaled_b1, operators[2])
-            flip_back_row(m, scaled_b1, shot, operators[2])
-            wait_row(m, scaled_R1, blocks, shot[4])
+        if shot[2] > 0.0:
+            rotation(shot[0], scaled_b1, operators[0])
+            rotation(shot[1], scaled_b1, operators[1])
+            excite_and_train_row(
+                m, scaled_b1, scaled_R2, blocks, steps, factors, times, shot, operators, False,
+                signals,
+            )  # fmt: skip
+            cost += _misfit(signals, shot, weights, N0, A, data, at, g, H)
+            at += windows_of(shot) * times.shape[1]
     return cost
 
 
 @kernel(allocates=False)
 def fit_row(  # type: ignore[no-untyped-def]
-    value, covariance, precision, shots, count, data, row, offset_hz, b1, R1, R2, blocks, receive,
-    te, times, weights, N0, work,
+    value, covariance, around, m, g, H, precision, needed, shots, count, data, row, offset_hz, b1,
+    R1, R2, blocks, receive, te, times, weights, N0, work,
 ):  # fmt: skip
-    """Maximum a posteriori (log A, log R1, log R2, log b1), from `value` on, in place.
+    """Maximum a posteriori (log A, log R1, log R2, log b1) after one more shot, in place.
 
-    Gauss-Newton with halved steps where one goes too far. The rates of the ensemble are the
-    prior's centre.
-
-    Returns:
-        Half chi^2 with the prior's part.
+    The shots before are kept as the quadratic that they are near the value `around`: g, H, and the
+    state m at their end. Only where the new shot moves the fit far (`FAR`, `FAR_LOG`), or
+    ends the measurement, all are fitted anew: Gauss-Newton, halving steps that go
+    too far. The rates of the ensemble are the prior's centre.
     """
-    small, square = work[8], work[9]
-    g, step, best, tried = small[0], small[1], small[2], small[3]
-    H, L = square[0], square[1]
-    known = precision >= KNOWN
-    cost = _evaluate(
-        value, precision, shots, count, data, row, offset_hz, b1, R1, R2, blocks, receive, te,
-        times, weights, N0, work, g, H,
+    step, small = work[7][0], work[7]
+    L = work[8]
+    if count > 1:
+        _add_shots(
+            m, g, H, around, shots, count - 1, count, data, row, offset_hz, b1, R1, R2, blocks,
+            receive, te, times, weights, N0, work,
+        )  # fmt: skip
+        _solve(H, g, step, L)
+        moved, longest = 0.0, 0.0
+        for a in range(STATES):
+            longest = max(longest, abs(step[a]))
+            moved += step[a] * g[a]
+        _invert(H, covariance, small[1], small[2], L)
+        for a in range(STATES):
+            value[a] = around[a] + (step[a] if precision[a] < KNOWN else 0.0)
+        near = moved < FAR * FAR and longest < FAR_LOG
+        if near and covariance[0, 0] * needed > 1.0:
+            return
+    tried = small[3]
+    for a in range(STATES):  # from the old quadratic's minimum, if that is not far off
+        if abs(value[a] - around[a]) < LONGEST_STEP:
+            around[a] = value[a]
+    cost = _restart(m, g, H, around, precision)
+    cost += _add_shots(
+        m, g, H, around, shots, 0, count, data, row, offset_hz, b1, R1, R2, blocks, receive, te,
+        times, weights, N0, work,
     )  # fmt: skip
     for _ in range(MOST_STEPS):
         _solve(H, g, step, L)
@@ -270,34 +301,34 @@ def fit_row(  # type: ignore[no-untyped-def]
         for a in range(STATES):
             longest = max(longest, abs(step[a]))
             moved += step[a] * g[a]
-            best[a] = value[a]
         if moved < SMALL_STEP * SMALL_STEP:
             break
         size = min(1.0, LONGEST_STEP / longest)
         better = False
         for _ in range(HALVINGS):
             for a in range(STATES):
-                tried[a] = best[a] + size * step[a]
-                if known[a]:
-                    tried[a] = best[a]
-            now = _evaluate(
-                tried, precision, shots, count, data, row, offset_hz, b1, R1, R2, blocks, receive,
-                te, times, weights, N0, work, g, H,
+                tried[a] = around[a] + (size * step[a] if precision[a] < KNOWN else 0.0)
+            now = _restart(m, g, H, tried, precision)
+            now += _add_shots(
+                m, g, H, tried, shots, 0, count, data, row, offset_hz, b1, R1, R2, blocks, receive,
+                te, times, weights, N0, work,
             )  # fmt: skip
             if now <= cost:
                 cost, better = now, True
                 break
             size *= 0.5
         if not better:
-            cost = _evaluate(
-                best, precision, shots, count, data, row, offset_hz, b1, R1, R2, blocks, receive,
-                te, times, weights, N0, work, g, H,
+            _restart(m, g, H, around, precision)
+            _add_shots(
+                m, g, H, around, shots, 0, count, data, row, offset_hz, b1, R1, R2, blocks,
+                receive, te, times, weights, N0, work,
             )  # fmt: skip
             break
         for a in range(STATES):
-            value[a] = tried[a]
-    _invert(H, covariance, small[4], small[5], L)
-    return cost
+            around[a] = tried[a]
+    for a in range(STATES):
+        value[a] = around[a]
+    _invert(H, covariance, small[1], small[2], L)
 
 
 @kernel(allocates=False)

@@ -36,7 +36,7 @@ SHAPES = ("gaussian", "lorentzian", "uniform", "table")
 SAMPLINGS = ("stratified", "quantile", "equispaced", "gauss-hermite")
 PULSE_MODELS = ("hard", "finite")
 INFORMATION = ("known", "marginal")
-PRESETS = ("oil", "sugar", "soil", "mixed", "random")
+PRESETS = ("oil", "sugar", "soil", "mixed", "random", "unknown")
 
 # Gyromagnetic ratios, rad/s/T (CODATA for 1H; IUPAC frequency ratios for the others).
 GYROMAGNETIC = {"1H": 2.6752218708e8, "13C": 6.728284e7, "19F": 2.51815e8, "31P": 1.08394e8}

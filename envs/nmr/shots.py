@@ -10,7 +10,7 @@ and a flip back of 90 degrees: driven equilibrium. A train of 0 degrees: a free 
 The signal of a window is sampled at the nodes of a Gauss-Legendre rule. For white noise of density
 N0 the projections of the record on polynomials up to the degree of the rule are all that it tells,
 if the signal is such a polynomial: values at the nodes t_q with independent noise of variance
-N0 / w_q per component. The rule is chosen so fine that it is one to a relative error of 1e-6.
+N0 / w_q per component. The rule is chosen so fine that it is one to a relative error of 1e-5.
 
 A state is (B, K, 3, N): K = 1 is the magnetisation; K = 4 adds its derivatives by log R1, log R2,
 log b1 (see `palestra.envs.nmr.information`).
@@ -36,7 +36,7 @@ MOST_PULSES = 400
 PULSES_LIMIT = 100_000
 LONGEST_WAIT = 5.0  # of the reference T1
 MOST_NODES = 24
-QUADRATURE_ERROR = 1e-6
+QUADRATURE_ERROR = 1e-5
 
 # Kinds of gaps in a train: half or whole, after a pulse (and its dead time) or after none
 HALF, WHOLE, HALF_OPEN, WHOLE_OPEN = range(4)
@@ -50,9 +50,9 @@ class Shot:
     Attributes:
         excitation: flip angle of the first pulse, phase x.
         train: flip angle of the pulses of the train.
-        pulses: how many.
+        pulses: how many; 0 is a flip back and a wait alone.
         flip_back: flip angle of the last pulse; above 0 it turns an echo towards +z.
-        wait: after the spoiler.
+        wait: after the spoiler; below 0 there is neither flip back nor spoiler.
     """
 
     excitation: float
@@ -84,11 +84,14 @@ class Shot:
             window = receiver(tau, dead_time if theta else 0.0, dwell)
             return Event(theta, phi, length, tau, window, label=label + name)
 
-        gaps = [te] * (self.pulses - 1) + [te / 2]
-        train = [
-            event(self.train, _phase(k), gap, "train" if self.train else "receive")
-            for k, gap in enumerate(gaps)
-        ]
+        acquired: tuple[Event, ...] = ()
+        if self.pulses:
+            gaps = [te] * (self.pulses - 1) + [te / 2]
+            name = "train" if self.train else "receive"
+            train = [event(self.train, _phase(k), gap, name) for k, gap in enumerate(gaps)]
+            acquired = (event(self.excitation, X, te / 2, "excite"), *train)
+        if self.wait < 0:
+            return EventList(acquired)
         length = abs(self.flip_back) / (_TURN * nu1_hz) if nu1_hz > 0 else 0.0
         last = Event(
             self.flip_back,
@@ -98,7 +101,7 @@ class Shot:
             spoil=True,
             label=label + ("flip back" if self.flip_back else "wait"),
         )
-        return EventList((event(self.excitation, X, te / 2, "excite"), *train, last))
+        return EventList((*acquired, last))
 
 
 def _phase(k: int) -> float:
@@ -183,8 +186,8 @@ def nodes_needed(band_hz: float, window: float, decay: float) -> int:
         if abs(found - exact) <= QUADRATURE_ERROR * scale:
             return nodes
     raise ValueError(
-        f"te: windows of {window:g} s are too long for offsets that differ by {band_hz:g} Hz and a "
-        f"decay of {decay:g} / s; allowed spacings at which {MOST_NODES} nodes a window resolve them"
+        f"te: got windows of {window:g} s for offsets that differ by {band_hz:g} Hz and a decay of "
+        f"{decay:g} / s; allowed spacings at which {MOST_NODES} nodes a window resolve them"
     )
 
 
@@ -266,28 +269,25 @@ def fill_windows_row(row, offset_hz, R1, R2, blocks, receive, te, times, steps, 
 
 
 @kernel(allocates=False)
-def hard_operator(theta, b1, operator):  # type: ignore[no-untyped-def]
-    """A pulse of phase x as an affine map (12, N): a 3 x 3 matrix by rows, then the shift."""
+def rotation(theta, b1, out):  # type: ignore[no-untyped-def]
+    """Cosine and sine of a hard pulse's angles, (2, N)."""
     for i in range(b1.size):
-        s, c = sincos_turns(theta * b1[i] / _TURN, 0.0)
-        for k in range(12):
-            operator[k, i] = 0.0
-        operator[0, i] = 1.0
-        operator[4, i], operator[5, i] = c, -s
-        operator[7, i], operator[8, i] = s, c
+        out[1, i], out[0, i] = sincos_turns(theta * b1[i] / _TURN, 0.0)
 
 
 @kernel(allocates=False)
 def finite_operator(theta, nu1, offset_hz, b1, R1, R2, blocks, tolerance, basis, row, operator):  # type: ignore[no-untyped-def]
-    """The same of a rectangular pulse with offset and relaxation; returns its length in s.
+    """A rectangular pulse of phase x as an affine map (12, N): a 3 x 3 matrix by rows, the shift.
 
-    The map is read off four start states, in `basis` (1, 3, N).
+    The map is read off four start states, in `basis` (1, 3, N). Returns the length in s.
     """
+    n = basis.shape[2]
     duration = abs(theta) / (_TURN * nu1)
     if duration == 0.0:
-        hard_operator(0.0, b1[row], operator)
+        for k in range(12):
+            for i in range(n):
+                operator[k, i] = 1.0 if k == 0 or k == 4 or k == 8 else 0.0
         return 0.0
-    n = basis.shape[2]
     for start in range(4):
         for k in range(3):
             for i in range(n):
@@ -310,27 +310,44 @@ def finite_operator(theta, nu1, offset_hz, b1, R1, R2, blocks, tolerance, basis,
 
 
 @kernel(allocates=False)
-def _turn(m, operator, sign, theta, b1):  # type: ignore[no-untyped-def]
-    """A pulse of phase x (sign 1) or -x (sign -1) on a state (K, 3, N) and its derivatives.
+def rotate(m, turn, sign, theta, b1):  # type: ignore[no-untyped-def]
+    """A hard pulse of phase x (sign 1) or -x (sign -1) on a state (K, 3, N).
 
-    The derivative by log b1 gains theta b n x M, which is exact for hard pulses only.
+    The derivative by log b1 gains theta b n x M.
     """
-    a, n = operator, b1.size
+    c, s = turn[0], turn[1]
     for k in range(m.shape[0]):
-        x, y, z = m[k, 0], m[k, 1], m[k, 2]
-        shift = sign if k == 0 else 0.0
-        rise = 1.0 if k == 0 else 0.0
-        for i in range(n):
-            u, v, w = x[i], y[i], z[i]
-            x[i] = a[0, i] * u + a[1, i] * v + sign * a[2, i] * w + shift * a[9, i]
-            y[i] = a[3, i] * u + a[4, i] * v + sign * a[5, i] * w + shift * a[10, i]
-            z[i] = sign * (a[6, i] * u + a[7, i] * v) + a[8, i] * w + rise * a[11, i]
+        y, z = m[k, 1], m[k, 2]
+        for i in range(c.size):
+            v, w = y[i], z[i]
+            y[i] = c[i] * v - sign * s[i] * w
+            z[i] = sign * s[i] * v + c[i] * w
     if m.shape[0] == STATES:
         y, z, dy, dz = m[0, 1], m[0, 2], m[3, 1], m[3, 2]
-        for i in range(n):
+        for i in range(c.size):
             angle = sign * theta * b1[i]
             dy[i] -= angle * z[i]
             dz[i] += angle * y[i]
+
+
+@kernel(allocates=False)
+def transform(m, operator, sign):  # type: ignore[no-untyped-def]
+    """A finite pulse of phase x (sign 1) or -x (sign -1) on a state (1, 3, N)."""
+    a, x, y, z = operator, m[0, 0], m[0, 1], m[0, 2]
+    for i in range(x.size):
+        u, v, w = x[i], y[i], sign * z[i]
+        x[i] = a[0, i] * u + a[1, i] * v + a[2, i] * w + sign * a[9, i]
+        y[i] = a[3, i] * u + a[4, i] * v + a[5, i] * w + sign * a[10, i]
+        z[i] = sign * (a[6, i] * u + a[7, i] * v + a[8, i] * w) + a[11, i]
+
+
+@kernel(allocates=False)
+def pulse_row(m, pulse, finite, sign, theta, b1):  # type: ignore[no-untyped-def]
+    """A pulse given by `rotation` in its first two rows, or by `finite_operator`."""
+    if finite:
+        transform(m, pulse, sign)
+    else:
+        rotate(m, pulse, sign, theta, b1)
 
 
 @kernel(allocates=False)
@@ -414,6 +431,12 @@ def _open_window(m, kind, factors, R2, blocks, times, sign, signals, gap):  # ty
 
 
 @kernel(allocates=False)
+def windows_of(shot):  # type: ignore[no-untyped-def]
+    """How many windows a shot has."""
+    return int(shot[2]) + 1 if shot[2] > 0.0 else 0
+
+
+@kernel(allocates=False)
 def kind_of_gap(shot, gap):  # type: ignore[no-untyped-def]
     """Which kind the window number `gap` of a shot is; 0 follows the excitation."""
     if gap == 0:
@@ -426,7 +449,7 @@ def kind_of_gap(shot, gap):  # type: ignore[no-untyped-def]
 
 @kernel(allocates=False)
 def excite_and_train_row(  # type: ignore[no-untyped-def]
-    m, b1, R2, blocks, steps, factors, times, shot, excitation, train, signals
+    m, b1, R2, blocks, steps, factors, times, shot, pulses, finite, signals
 ):
     """All of a shot up to its flip back, in place; signals ((pulses + 1) Q, K, 2).
 
@@ -441,26 +464,26 @@ def excite_and_train_row(  # type: ignore[no-untyped-def]
         factors: (4, Q, 2, N).
         times: (4, Q).
         shot: excitation, train, pulses, flip back, wait.
-        excitation: operator of the first pulse, (12, N).
-        train: operator of the train's pulses, (12, N).
+        pulses: the first pulse, and one of the train, (2 or more, 12, N); see `pulse_row`.
+        finite: whether they have a length.
         signals: to be written.
     """
-    pulses = int(shot[2])
-    _turn(m, excitation, 1.0, shot[0], b1)
+    last = int(shot[2])
+    pulse_row(m, pulses[0], finite, 1.0, shot[0], b1)
     _open_window(m, kind_of_gap(shot, 0), factors, R2, blocks, times, 1.0, signals, 0)
     _pass(m, steps[0])
     sign = 1.0
-    for gap in range(1, pulses + 1):
+    for gap in range(1, last + 1):
         if shot[1] != 0.0:
             sign = -sign
-            _turn(m, train, sign, shot[1], b1)
+            pulse_row(m, pulses[1], finite, sign, shot[1], b1)
         kind = kind_of_gap(shot, gap)
         _open_window(m, kind, factors, R2, blocks, times, sign, signals, gap)
-        _pass(m, steps[0 if gap == pulses else 1])
+        _pass(m, steps[0 if gap == last else 1])
 
 
 @kernel(allocates=False)
-def flip_back_row(m, b1, shot, operator):  # type: ignore[no-untyped-def]
+def flip_back_row(m, b1, shot, pulse, finite):  # type: ignore[no-untyped-def]
     """The flip back of a shot: its phase is the next one of the train, -x where there is none."""
     sign = -1.0 if int(shot[2]) % 2 == 0 or shot[1] == 0.0 else 1.0
-    _turn(m, operator, sign, shot[3], b1)
+    pulse_row(m, pulse, finite, sign, shot[3], b1)
