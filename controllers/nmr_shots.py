@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from palestra.envs.nmr.abundance import NMRAbundance
-from palestra.envs.nmr.measurement import OBSERVATION_LIMIT
+from palestra.envs.nmr.measurement import OBSERVATION_LIMIT, Measurement
 from palestra.envs.nmr.measuring import MARGIN
 from palestra.envs.nmr.pulses import cpmg_efficiency
 from palestra.envs.nmr.sample import Sample, load_sample
@@ -73,17 +72,16 @@ class ShotSequence:
     measured_only = False
 
     def __init__(self, env: Any = None) -> None:
-        if isinstance(env, NMRAbundance):
+        if isinstance(env, Measurement):
             self.sample, self.te, self.action = env.sample, env.windows.te, env.action
             self.measured = env.measured
-            self.observation_space = env.observation_space
-            self.action_space = env.action_space
         else:
             self.sample, self.te, self.action = load_sample("random"), 4e-3, ShotAction()
             self.measured = False
-            limit = OBSERVATION_LIMIT
-            self.observation_space = spaces.Box(-limit, limit, (8,), np.float32)
-            self.action_space = spaces.Box(-1.0, 1.0, (5,), np.float32)
+        limit = OBSERVATION_LIMIT
+        size = 29 if self.measured else 8
+        self.observation_space = spaces.Box(-limit, limit, (size,), np.float32)
+        self.action_space = spaces.Box(-1.0, 1.0, (5,), np.float32)
         if self.measured_only and not self.measured:
             raise ValueError(
                 f"policy: {type(self).__name__} goes by its own estimates, allowed with "
@@ -176,7 +174,7 @@ class CPMGTuned(ShotSequence):
 
 @cache
 def _best_cpmg() -> tuple[Array, Array, Array]:
-    """ln k, and the best wait / T1 and train / T2 there."""
+    """Logarithm of k, and the best wait / T1 and train / T2 there."""
     from scipy.optimize import minimize
 
     found, start = [], np.log([1.0, 0.8])
@@ -190,7 +188,7 @@ def _best_cpmg() -> tuple[Array, Array, Array]:
 
 
 class DECPMG(ShotSequence):
-    """A short train of echoes, a flip back of 90 degrees, a wait of rho trains (driven equilibrium).
+    """Driven equilibrium: a short train of echoes, a flip back of 90 degrees, a wait of rho trains.
 
     rho = (k + sqrt(k^2 + 8 k)) / 2 with k = T1 / T2; see `de_cpmg_efficiency`.
     """
@@ -229,14 +227,14 @@ class IRbSSFP(BSSFP):
 
     def shot(self, known: Known, count: Array) -> Shots:
         """See the class."""
-        excitation, train, pulses, flip_back, wait = super().shot(known, count)
+        excitation, train, *_ = super().shot(known, count)
         inverts = count % 2 == 0
         return (
             np.where(inverts, INVERSION, excitation),
             np.where(inverts, 0.0, train),
             np.where(inverts, 1, self._pulses(3.0 * known.T1)),
-            np.where(inverts, 0.0, 0.0),
-            np.where(inverts, 0.0, wait),
+            0.0,
+            0.0,
         )
 
 

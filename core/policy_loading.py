@@ -286,6 +286,7 @@ def _one_per_agent(reference: Mapping[str, Any], env: Any, agents: tuple[str, ..
 
     class OneAgent:
         def __init__(self, agent: str) -> None:
+            self.team = env
             both = (env.observation_space, env.action_space)
             self.observation_space, self.action_space = (
                 s[agent] if isinstance(s, spaces.Dict) and set(s) == set(agents) else s

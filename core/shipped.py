@@ -4,7 +4,7 @@
 |---|---|---|
 | `anchors.json` | the scores to compare with | `palestra anchors` |
 | `tuned/<Name>-<algorithm>.toml` | options of a training that work | people, from sweeps |
-| `pretrained/<Name>/` | a small trained policy, and `card.json` about it | `palestra results` |
+| `pretrained/<Name>/` | a trained policy (one an agent), and its `card.json` | `palestra results` |
 | `references.bib` | papers; `keywords` has the names of their environments | people |
 
 `<Name>` is the name of the class. Any environment may ship such files: palestra's, a plug-in's, or
@@ -114,7 +114,8 @@ def pretrained(env: Any) -> Any:
     Raises:
         FileNotFoundError: none ships with it.
     """
-    from .policy_files import read_policy
+    from .policy import AgentPolicies
+    from .policy_files import DESCRIPTION, read_policy
 
     shelf = shelf_of_env(env)
     if shelf.pretrained is None:
@@ -122,6 +123,9 @@ def pretrained(env: Any) -> Any:
             f"policy: {shelf.name} ships no pretrained policy; `palestra train` makes one, and its "
             "run folder is a policy"
         )
+    agents = tuple(getattr(env, "agents", ()))
+    if agents and not (shelf.pretrained / DESCRIPTION).is_file():
+        return AgentPolicies({a: read_policy(shelf.pretrained / a) for a in agents}, agents)
     return read_policy(shelf.pretrained)
 
 

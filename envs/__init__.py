@@ -22,4 +22,10 @@ CATALOGUE = (
         "palestra.envs.nmr.abundance:NMRAbundance",
         "measure the abundance of an element to a given precision in the least time",
     ),
+    Entry(
+        "NMRTeam",
+        "palestra.envs.nmr.team:NMRTeam",
+        "measure an abundance as a team: one aligns spins, one relaxes them, one toggles",
+        agents=True,
+    ),
 )

@@ -27,7 +27,8 @@ def _decode(actions, rows, most_pulses, books, shots):  # type: ignore[no-untype
 
 
 @kernel(allocates=False)
-def _observe_oracle(rows, observation, books):  # type: ignore[no-untyped-def]
+def observe_oracle(rows, observation, books):  # type: ignore[no-untyped-def]
+    """What an oracle sees, (B, 8); see `NMRAbundance`."""
     for row in range(rows.shape[0]):
         if rows[row]:
             book, o = books[row], observation[row]
@@ -41,9 +42,10 @@ def _observe_oracle(rows, observation, books):  # type: ignore[no-untyped-def]
 
 
 @kernel(allocates=False)
-def _observe_measured(  # type: ignore[no-untyped-def]
+def observe_measured(  # type: ignore[no-untyped-def]
     rows, observation, books, averages, action, value, covariance, scale, eps
 ):
+    """What there is to see without an oracle, (B, 29); see `NMRAbundance`."""
     for row in range(rows.shape[0]):
         if rows[row]:
             o, at = observation[row], 2 * averages.shape[1]
@@ -109,10 +111,10 @@ class NMRAbundance(Measurement):
     | 28 | predicted relative error / eps | |
 
     ## Reward
-    "shaped": 4 (information gained / information needed) - dt / time bound; the first part sums to
-    4 in every episode that ends well, so it changes no optimum. "time": -dt / time bound. Where the
-    bound is 0 (eps of eps1 or more) T1 takes its place. Steps differ in length (`info["dt"]`):
-    gamma near 1.
+    "shaped": 4 (information gained / information needed) - p dt / time bound; the first part sums
+    to 4 in every episode that ends well, so it changes no optimum. "time": -p dt / time bound. The
+    price p is 1, with "marginal" 0.1: else to give up would pay. Where the bound is 0 (eps of eps1
+    or more) T1 takes its place. Steps differ in length (`info["dt"]`): gamma near 1.
 
     ## Information
     "known": T1, T2 and the transmit field are given; information is the integral of |S|^2 / N0 over
@@ -202,7 +204,7 @@ class NMRAbundance(Measurement):
         self._recover(going_on)
         duration[going_on] += self.books["dt"][going_on]
         gained = self.books["share"] - before
-        step.reward[live] = (self.shaping * gained - duration / self.books["scale"])[live]
+        step.reward[live] = (self.shaping * gained - self._cost(duration))[live]
         step.duration[live] = duration[live]
         step.terminated[live] = ~going_on[live]
         step.truncated[live] = (going_on & self._too_late())[live]
@@ -210,9 +212,9 @@ class NMRAbundance(Measurement):
 
     def _look(self, rows: Mask) -> None:
         if self.measured:
-            _observe_measured(
+            observe_measured(
                 rows, self._observation, self.books, self.averages, self._last, self.value,
                 self.covariance, self.nominal_scale, float(self.sample.task.eps),
             )  # fmt: skip
         else:
-            _observe_oracle(rows, self._observation, self.books)
+            observe_oracle(rows, self._observation, self.books)

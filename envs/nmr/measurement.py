@@ -34,6 +34,7 @@ from .spins import Observed
 OBSERVATIONS = ("oracle", "measured")
 REWARDS = ("shaped", "time")
 SHAPING = 4.0  # reward of all the information that is needed; the time bound costs 1
+MARGINAL_PRICE = 0.1  # of a time bound, where T1 and T2 are estimated too: that takes about ten
 AVERAGES = 8  # parts of a record, in the observation
 OBSERVATION_LIMIT = 10.0
 LONGEST_HORIZON = 100_000  # shots: each is kept
@@ -54,6 +55,7 @@ class Measurement(Observed):
         windows: the gaps of a train.
         measured: whether noisy records are drawn and fitted.
         shaping: what all the information is worth, in reward.
+        price: what a time bound costs, in reward.
         books: time, information and bound of each row, (B,) of `BOOKS`.
         averages: the last record in equal parts over their noise, (B, 8, 2).
         value: fitted log A, and log R1, log R2, log b1 from the prior's centre, (B, 4).
@@ -93,6 +95,7 @@ class Measurement(Observed):
         checks.number("te", te, checks.DELAY, "s")
         self.action = ShotAction(most_pulses)
         self.shaping = SHAPING if reward == "shaped" else 0.0
+        self.price = MARGINAL_PRICE if marginal else 1.0
         self._needed = 1.0 / task.eps**2
         self._nu1 = float(instrument.nu1_max_hz) if finite else 0.0
         self.sample.warn_of_revival(min(horizon, PULSES_LIMIT) * int(most_pulses) * te)
@@ -211,6 +214,10 @@ class Measurement(Observed):
             self._operators, self._basis, self.books, self._shots,
         )  # fmt: skip
         see(rows, self._spins, e.receive, e.weight, self.books)
+
+    def _cost(self, duration: Array) -> Array:
+        """Reward that times (B,) in s cost."""
+        return np.asarray(self.price * duration / self.books["scale"])
 
     def _too_late(self) -> Array:
         return np.asarray(self.books["elapsed"] >= self.sample.task.max_time * self.books["scale"])
