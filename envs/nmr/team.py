@@ -100,11 +100,11 @@ class NMRTeam(Measurement):
     last actions of align and relax (6), and at last whether the last act was a relax.
 
     ## Reward
-    To each: -p dt / time bound, p as in `NMRAbundance`. To align 4 times the share of the
-    information that its act gained. To relax, at the same price, how much less time waiting alone
-    would still take after its act, T1 ln(|1 - Mz| / 0.01), than after its last one; it sums to what
-    the end holds, so it changes no optimum. (Neither with "time".) A stop before the target is met
-    costs toggle 1 and the share that is missing.
+    To each: -p dt / time bound, p as in `NMRAbundance`. To align and toggle 4 times the share of
+    the information that an align gained. To relax, at the same price, how much less time waiting
+    alone would still take after its act, T1 ln(|1 - Mz| / 0.01), than after its last one; it sums
+    to what the end holds, so it changes no optimum. (None of these with "time".) A stop before the
+    target is met costs toggle 1 and the share that is missing.
 
     ## Starting state
     Equilibrium, toggle's turn.
@@ -197,7 +197,8 @@ class NMRTeam(Measurement):
         duration = np.zeros(self.rows)
         if aligns.any():
             gained = self._align(aligns, actions["align"], streams)
-            step.reward[aligns, ALIGN] += self.shaping * gained[aligns]
+            for agent in (ALIGN, TOGGLE):
+                step.reward[aligns, agent] += self.shaping * gained[aligns]
         if relaxes.any():
             nearer = self._relax(relaxes, actions["relax"])
             if self.shaping:
