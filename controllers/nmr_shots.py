@@ -7,6 +7,7 @@ observation "oracle" these are the true ones; with "measured" the present estima
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -18,7 +19,7 @@ from palestra.envs.nmr.measurement import OBSERVATION_LIMIT, Measurement
 from palestra.envs.nmr.measuring import MARGIN
 from palestra.envs.nmr.pulses import cpmg_efficiency
 from palestra.envs.nmr.sample import Sample, load_sample
-from palestra.envs.nmr.shots import LONGEST_WAIT, ShotAction
+from palestra.envs.nmr.shots import LONGEST_WAIT, Shot, ShotAction
 
 Array = npt.NDArray[Any]
 
@@ -162,14 +163,25 @@ class CPMG5T1(ShotSequence):
 
 
 class CPMGTuned(ShotSequence):
-    """Echoes and wait at the optimum of `cpmg_efficiency` for T1 / T2."""
+    """Echoes and wait at the optimum of `cpmg_efficiency` for T1 / T2, or factors from there.
+
+    Args:
+        env: see `ShotSequence`.
+        wait: factor of the best wait.
+        train: factor of the best length of the train.
+    """
+
+    def __init__(self, env: Any = None, *, wait: float = 1.0, train: float = 1.0) -> None:
+        super().__init__(env)
+        self.wait, self.train = wait, train
 
     def shot(self, known: Known, count: Array) -> Shots:
         """See the class."""
         log_k, wait, train = _best_cpmg()
         at = np.log(known.T1 / known.T2)
-        pulses = self._pulses(np.interp(at, log_k, train) * known.T2)
-        return NINETY, INVERSION, pulses, 0.0, np.interp(at, log_k, wait) * known.T1
+        pulses = self._pulses(self.train * np.interp(at, log_k, train) * known.T2)
+        waits = np.minimum(self.wait * np.interp(at, log_k, wait), LONGEST_WAIT) * known.T1
+        return NINETY, INVERSION, pulses, 0.0, waits
 
 
 @cache
@@ -191,14 +203,23 @@ class DECPMG(ShotSequence):
     """Driven equilibrium: a short train of echoes, a flip back of 90 degrees, a wait of rho trains.
 
     rho = (k + sqrt(k^2 + 8 k)) / 2 with k = T1 / T2; see `de_cpmg_efficiency`.
+
+    Args:
+        env: see `ShotSequence`.
+        wait: factor of that wait.
+        train: length of the train, in T2.
     """
+
+    def __init__(self, env: Any = None, *, wait: float = 1.0, train: float = SHORT_TRAIN) -> None:
+        super().__init__(env)
+        self.wait, self.train = wait, train
 
     def shot(self, known: Known, count: Array) -> Shots:
         """See the class."""
         k = known.T1 / known.T2
-        pulses = self._pulses(SHORT_TRAIN * known.T2)
+        pulses = self._pulses(self.train * known.T2)
         rho = (k + np.sqrt(k * k + 8 * k)) / 2
-        wait = np.minimum(rho * pulses * self.te, LONGEST_WAIT * known.T1)
+        wait = np.minimum(self.wait * rho * pulses * self.te, LONGEST_WAIT * known.T1)
         return NINETY, INVERSION, pulses, NINETY, wait
 
 
@@ -213,12 +234,22 @@ class DEFT(ShotSequence):
 
 
 class BSSFP(ShotSequence):
-    """Balanced steady-state free precession: cos a = (T1/T2 - 1) / (T1/T2 + 1), no waits."""
+    """Balanced steady-state free precession: cos a = (T1/T2 - 1) / (T1/T2 + 1), no waits.
+
+    Args:
+        env: see `ShotSequence`.
+        angle: factor of that angle.
+    """
+
+    def __init__(self, env: Any = None, *, angle: float = 1.0) -> None:
+        super().__init__(env)
+        self.angle = angle
 
     def shot(self, known: Known, count: Array) -> Shots:
         """See the class."""
         k = known.T1 / known.T2
         angle = np.arccos(np.clip((k - 1) / (k + 1), -1.0, 1.0))
+        angle = np.minimum(self.angle * angle, INVERSION)
         return angle / 2, angle, self.action.most_pulses, angle / 2, 0.0
 
 
@@ -295,6 +326,30 @@ class AdaptiveCPMG(ShotSequence):
             0.0,
             np.minimum(wait, LONGEST_WAIT * known.reference),
         )
+
+
+class Replay(ShotSequence):
+    """The same shots in every episode, whatever is seen; the last one again and again.
+
+    Args:
+        env: see `ShotSequence`.
+        shots: at least one.
+
+    Raises:
+        ValueError: no shot.
+    """
+
+    def __init__(self, env: Any = None, *, shots: Sequence[Shot]) -> None:
+        super().__init__(env)
+        if not shots:
+            raise ValueError("shots: got none, allowed one or more")
+        given = [(s.excitation, s.train, s.pulses, s.flip_back, max(s.wait, 0.0)) for s in shots]
+        self.shots = np.array(given, np.float64)
+
+    def shot(self, known: Known, count: Array) -> Shots:
+        """See the class."""
+        chosen = self.shots[np.minimum(count, len(self.shots) - 1)]
+        return tuple(chosen.T)  # type: ignore[return-value]
 
 
 def _longest_T1(sample: Sample) -> float:

@@ -102,9 +102,9 @@ class NMRTeam(Measurement):
     ## Reward
     To each: -p dt / time bound, p as in `NMRAbundance`. To align and toggle 4 times the share of
     the information that an align gained. To relax, at the same price, how much less time waiting
-    alone would still take after its act, T1 ln(|1 - Mz| / 0.01), than after its last one; it sums
-    to what the end holds, so it changes no optimum. (None of these with "time".) A stop before the
-    target is met costs toggle 1 and the share that is missing.
+    alone would still take after its act, T1 ln(|1 - Mz| / 0.01), than after its last one; the end
+    of the episode settles the rest, so it sums to 0 and changes no optimum. (None of these with
+    "time".) A stop before the target is met costs toggle 1 and the share that is missing.
 
     ## Starting state
     Equilibrium, toggle's turn.
@@ -212,6 +212,10 @@ class NMRTeam(Measurement):
         step.duration[live] = duration[live]
         step.terminated[stops] = True
         step.truncated[live] = (self._too_late() & ~stops)[live]
+        if self.shaping:
+            over = step.terminated[:, RELAX] | step.truncated
+            over |= live & (streams.step >= self.horizon)
+            step.reward[over, RELAX] += self._cost(self._needs)[over]
         self._turn[chooses] = 1 + actions["toggle"][chooses]
         self._turn[acted | stops] = TOGGLE
         self._look(live)

@@ -45,7 +45,7 @@ def played(shots=3, seed=5):
     return env
 
 
-def centre(env, row, value=np.zeros(4)):
+def centre(env, row, value=(0.0, 0.0, 0.0, 0.0)):
     """The isochromats of a row at the prior's centre, moved by the logarithms of a value."""
     e, one = env.ensemble, slice(row, row + 1)
     return Ensemble(
