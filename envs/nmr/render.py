@@ -6,7 +6,9 @@ animation costs milliseconds a picture. Colours are Okabe and Ito's, safe for th
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,9 @@ Array = npt.NDArray[Any]
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#6b7280"
 INK, PAPER, SPHERE = "#1f2937", "#ffffff", "#f3f6fa"
+
+MOST_LABELS = 12  # pulses whose phases are written
+MOST_POINTS = 20_000  # of the curves
 
 _AZIMUTH, _ELEVATION = math.radians(-60.0), math.radians(18.0)
 
@@ -208,34 +213,42 @@ class Scene:
         return [spokes, dots, mean, tip, label]
 
     def _bars(self, events: EventList) -> list[Any]:
-        drawn: list[Any] = []
-        begun = 0.0
-        for event in events:
-            if event.theta > 0.0:
-                time, flip = 1e3 * begun, math.degrees(event.theta)
-                (bar,) = self._pulses.plot(
-                    [time, time], [0, flip], color=BLUE, lw=6, solid_capstyle="butt"
+        """Pulses as bars, receiver windows as a strip; phases where there is room for them."""
+        from matplotlib.collections import LineCollection
+
+        begins = np.cumsum([0.0, *(event.duration for event in events)])[:-1].tolist()
+        bars = [
+            (1e3 * begun, math.degrees(event.theta), math.degrees(event.phi))
+            for begun, event in zip(begins, events, strict=True)
+            if event.theta != 0.0
+        ]
+        windows = [
+            [(1e3 * (begun + event.t_pulse + t), 14.0) for t in (r.first, r.last)]
+            for begun, event in zip(begins, events, strict=True)
+            if (r := event.receive) is not None
+        ]
+        span = self._pulses.get_xlim()[1]
+        crowded = len(bars) > MOST_LABELS or any(
+            b[0] - a[0] < 0.05 * span for a, b in itertools.pairwise(bars)
+        )
+        drawn: list[Any] = [
+            LineCollection(windows, colors=GREEN, linewidths=8, alpha=0.4, capstyle="butt"),
+            LineCollection(
+                [[(time, 0.0), (time, abs(flip))] for time, flip, _ in bars],
+                colors=BLUE,
+                linewidths=min(6.0, max(0.6, 200.0 / max(len(bars), 1))),
+                capstyle="butt",
+            ),
+        ]
+        for collection in drawn:
+            self._pulses.add_collection(collection, autolim=False)
+        if not crowded:
+            drawn += [
+                self._pulses.text(
+                    time, abs(flip) + 8, f"{phase:.0f}°", color=INK, fontsize=9, ha="center"
                 )
-                phase = self._pulses.text(
-                    time,
-                    flip + 8,
-                    f"{math.degrees(event.phi):.0f}°",
-                    color=INK,
-                    fontsize=9,
-                    ha="center",
-                )
-                drawn += [bar, phase]
-            if event.receive is not None:
-                window = self._pulses.axvspan(
-                    1e3 * (begun + event.t_pulse + event.receive.first),
-                    1e3 * (begun + event.t_pulse + event.receive.last),
-                    ymax=0.12,
-                    color=GREEN,
-                    alpha=0.4,
-                    lw=0,
-                )
-                drawn.append(window)
-            begun += event.duration
+                for time, flip, phase in bars
+            ]
         return drawn
 
     def _lines(self, curves: Array) -> list[Any]:
@@ -250,7 +263,9 @@ class Scene:
 def follow(
     events: EventList, ensemble: Ensemble, m: Array, points: int = 32
 ) -> tuple[Array, Array]:
-    """Magnetisation along a sequence, at `points` times in each delay.
+    """Magnetisation along a sequence, at up to `points` times in each delay.
+
+    A long sequence gets fewer, two at least, so that there are not many more than `MOST_POINTS`.
 
     Args:
         events: the sequence.
@@ -261,10 +276,11 @@ def follow(
     Returns:
         Curves (4, K): time (s), mean Mz, |mean Mxy|, mean |Mxy|; and the states (K, 3, N).
     """
+    points = max(2, min(points, MOST_POINTS // max(len(events), 1)))
     times, states, begun = [0.0], [m[0].copy()], 0.0
+    m = np.array(m, np.float64)
     for event in events:
-        pulse = Event(event.theta, event.phi, event.t_pulse)
-        m = run(EventList((pulse,)), ensemble, m).m
+        m = _pulse(event, ensemble, m)
         begun += event.t_pulse
         for k in range(points):
             times.append(begun + event.tau * k / (points - 1))
@@ -279,6 +295,39 @@ def follow(
     transverse = path[:, 0] + 1j * path[:, 1]
     curves = (np.array(times), path[:, 2] @ w, abs(transverse @ w), abs(transverse) @ w)
     return np.array(curves), path
+
+
+def states_at(
+    times: Array, events: EventList, ensemble: Ensemble, m: Array
+) -> Iterator[tuple[int, Array]]:
+    """The state at ascending times of a sequence, and how many events have begun by then.
+
+    Args:
+        times: s, (K,); those after the end get the state there.
+        events: the sequence.
+        ensemble: one experiment.
+        m: start state (1, 3, N), left as it is.
+    """
+    m, begun, waiting = np.array(m, np.float64), 0.0, list(times)
+    for k, event in enumerate(events):
+        while waiting and waiting[0] < begun + event.duration:
+            here, _ = event.split(max(waiting.pop(0) - begun, 0.0))
+            yield k + 1, run(EventList((here,)), ensemble, m).m[0]
+        m = _pulse(event, ensemble, m)
+        pulse_and_delay(m, ensemble, 0.0, 0.0, event.tau)
+        if event.spoil:
+            m[:, :2] = 0.0
+        begun += event.duration
+    for _ in waiting:
+        yield len(events), m[0].copy()
+
+
+def _pulse(event: Event, ensemble: Ensemble, m: Array) -> Array:
+    """The state after an event's pulse; a hard one acts in place."""
+    if event.t_pulse > 0.0:
+        return run(EventList((Event(event.theta, event.phi, event.t_pulse),)), ensemble, m).m
+    pulse_and_delay(m, ensemble, event.theta, event.phi, 0.0)
+    return m
 
 
 def _round_up(span: float) -> float:

@@ -14,7 +14,7 @@ from palestra.batch import BatchEnv, Mask
 from palestra.streams import Streams
 
 from .bloch import Array, Ensemble, equilibrium
-from .events import EventList, run
+from .events import EventList
 from .sample import Sample, load_sample
 
 
@@ -76,18 +76,19 @@ class SpinEnv(BatchEnv):
         Raises:
             ImportError: matplotlib is not installed.
         """
-        from .render import Scene, follow
+        from .render import Scene, follow, states_at
 
         if self._scene is None:
             self._scene = Scene(type(self).__name__)
         events, one, m0 = self.events(row), self.isochromats(row), self._m0[row : row + 1].copy()
         curves, _ = follow(events, one, m0)
-        for time in np.linspace(0.0, events.duration, pictures).tolist():
-            begun, _ = events.split(time)
-            m = run(begun, one, m0).m[0]
+        times = np.linspace(0.0, events.duration, pictures)
+        for time, (begun, m) in zip(times, states_at(times, events, one, m0), strict=True):
             past = curves[:, curves[0] <= time]
-            caption = f"{1e3 * time:.1f} ms, pulses: {sum(event.theta > 0 for event in begun)}"
-            yield self._scene.draw(m, one.weight, begun, past, caption, events.duration)
+            shown = EventList(events.events[:begun])
+            pulses = sum(event.theta != 0 for event in shown)
+            caption = f"{1e3 * time:.1f} ms, pulses: {pulses}"
+            yield self._scene.draw(m, one.weight, shown, past, caption, events.duration)
 
     @abstractmethod
     def _caption(self, row: int) -> str:

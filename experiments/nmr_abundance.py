@@ -1,0 +1,399 @@
+"""Count atoms with relaxation known: one agent, three agents, and what textbooks do.
+
+How long does it take to measure the abundance of an element to a given precision, over the least
+time that any pulse sequence can take? A single agent chooses whole shots. Three agents do it
+together: align acquires, relax brings the spins back, toggle says whose turn it is. Both are judged
+on held-out samples beside the classical measurements, also beside the best of their families with
+its parameters chosen anew for each sample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from palestra.agents.nmr import PPO as TEAM_PPO
+from palestra.agents.nmr import ThreeAgentNMR
+from palestra.claims import Claim, Quantity
+from palestra.config import ConfigError
+from palestra.controllers.nmr_tuning import tuned_per_sample
+from palestra.envs.nmr.sample import load_sample
+from palestra.figures import distributions, learning_curve
+from palestra.machine import machine
+from palestra.progress import progress_bar
+from palestra.report import Report
+from palestra.rollout import Evaluation, evaluate
+from palestra.spaces import Array
+from palestra.stats import interval_of_mean
+from palestra.streams import check_seed
+from palestra.train import TrainConfig, Training, train
+
+from .experiment import Experiment, Findings
+from .measure import compile_kernels
+from .nmr_protocol import calibration, protocol_pictures
+from .pages import episode_frames
+
+OVER = "time_over_bound"
+TIME = "measurement_time"
+PUBLISHED_SAMPLE = "random"  # the claims below were measured on it
+CLASSICAL = {
+    "90 degrees + 5 T1": "ninety-5t1",
+    "90 degrees every 1.26 T1": "ninety-126",
+    "Ernst angle": "ernst",
+    "CPMG + 5 T1": "cpmg-5t1",
+    "CPMG, tuned by formula": "cpmg-tuned",
+    "DE-CPMG": "de-cpmg",
+    "DEFT": "deft-shots",
+    "bSSFP": "bssfp",
+}
+PROTOCOL = "CPMG + 5 T1"
+
+# Chosen among five settings on training seed 0, scored on episodes of seed 2025.
+PPO: dict[str, Any] = {
+    "n_steps": 32,
+    "batch_size": 1024,
+    "n_epochs": 6,
+    "gamma": 1.0,  # shots differ in length; information and time simply add up
+    "gae_lambda": 0.9,
+    "learning_rate": "linear 2e-3",
+    "policy_kwargs": {"net_arch": [64, 64], "log_std_init": -0.5},
+}
+
+
+@dataclass(frozen=True)
+class NMRAbundanceExperiment(Experiment):
+    """Options of `nmr-abundance`.
+
+    Attributes:
+        sample: a preset or the path of a sample file.
+        te: spacing of the train's pulses, s; None is 4 ms, or a tenth of the shortest T2, but ten
+            dead times at least.
+        runs: training runs of the single agent and of the team, with seeds seed, seed + 1, ...
+        steps: shots that the single agent learns from.
+        team_steps: turns that each of the three learns from.
+        rows: rows that advance together in training.
+        seed: of training.
+        episodes: held-out samples of the table.
+        evaluation_seed: whose episodes.
+        tune: whether to search the best classical measurement of each sample.
+        protocol: which classical measurement is yours, by its name in the table.
+        claimed: most that the single agent (median of the runs) may take, in time bounds.
+        claimed_team: most that the three agents may take.
+    """
+
+    name: ClassVar[str] = "nmr-abundance"
+    summary: ClassVar[str] = "time to count atoms, over the least time that physics allows"
+    smoke: ClassVar[Mapping[str, Any]] = {
+        "runs": 1,
+        "steps": 60_000,
+        "team_steps": {"align": 30_000, "relax": 20_000, "toggle": 20_000},
+        "episodes": 64,
+        "tune": False,
+        "claimed": 1.5,
+        "claimed_team": 2.5,
+    }
+
+    sample: str = PUBLISHED_SAMPLE
+    te: float | None = None
+    runs: int = 3
+    steps: int = 600_000
+    team_steps: dict[str, int] = field(
+        default_factory=lambda: {"align": 200_000, "relax": 300_000, "toggle": 150_000}
+    )
+    rows: int = 64
+    seed: int = 0
+    episodes: int = 256
+    evaluation_seed: int = 2025
+    tune: bool = True
+    protocol: str = PROTOCOL
+    claimed: float = 1.20
+    claimed_team: float = 1.40
+
+    def __post_init__(self) -> None:
+        for name in ("runs", "steps", "rows", "episodes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: got {getattr(self, name)}, allowed 1 or more")
+        for role in TEAM_PPO:
+            if self.team_steps.get(role, 0) < 1:
+                raise ConfigError(
+                    f"team_steps: got {self.team_steps}, allowed 1 or more for each of "
+                    f"{', '.join(TEAM_PPO)}"
+                )
+        if self.protocol not in CLASSICAL:
+            raise ConfigError(f"protocol: got {self.protocol!r}, allowed {', '.join(CLASSICAL)}")
+        check_seed(self.evaluation_seed, "evaluation_seed")
+        if 0 <= self.evaluation_seed - self.seed < 3 * self.runs:
+            raise ConfigError(
+                f"evaluation_seed: got {self.evaluation_seed}, a seed of training (seed to "
+                "seed + 3 runs - 1); take another"
+            )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Keyword arguments of the environments, in training."""
+        sample = load_sample(self.sample)
+        dead_time, T2 = sample.instrument.dead_time, sample.shortest[1]
+        te = self.te or min(4e-3, max(T2 / 10, 10 * dead_time, 2e-4))
+        pulses = round(400 * 4e-3 / te)  # trains of up to 1.6 s
+        return {"sample": self.sample, "te": te, "most_pulses": pulses, "information": "known"}
+
+    @property
+    def held_out(self) -> dict[str, Any]:
+        """The same in evaluation, with room for methods of many short shots."""
+        return {**self.settings, "horizon": 1024}
+
+    def run(self, folder: Path, *, progress: bool) -> Findings:
+        """Train, evaluate everything on the same samples, draw the page."""
+        with progress_bar("compiling kernels", 1, progress) as advance:
+            compile_kernels("NMRAbundance")
+            advance(1)
+        singles = [
+            train(self._training(run), folder / f"training-{run}", progress=progress)
+            for run in range(self.runs)
+        ]
+        teams = [
+            ThreeAgentNMR.train(
+                folder / f"team-{run}",
+                settings=self.settings,
+                steps=self.team_steps,
+                rows=self.rows,
+                seed=self.seed + 3 * run,
+                progress=progress,
+            )
+            for run in range(self.runs)
+        ]
+        played = {
+            name: self._evaluate(folder, name, policy, progress)
+            for name, policy in CLASSICAL.items()
+        }
+        for run, training in enumerate(singles):
+            name = f"PPO, seed {self.seed + run}"
+            played[name] = self._evaluate(folder, name, str(training.folder), progress)
+        for run, team in enumerate(teams):
+            name = f"three agents, run {run}"
+            played[name] = self._evaluate(folder, name, team.policies, progress, "NMRTeam")
+        tuned = self._tuned(progress)
+        return self._findings(folder, played, tuned, singles, teams)
+
+    def _training(self, run: int) -> TrainConfig:
+        return TrainConfig(
+            environment="NMRAbundance",
+            settings=self.settings,
+            algorithm="ppo",
+            hyperparameters=dict(PPO),
+            steps=self.steps,
+            rows=self.rows,
+            seed=self.seed + run,
+            evaluate_every=max(1, self.steps // 12),
+        )
+
+    def _evaluate(
+        self, folder: Path, name: str, policy: Any, progress: bool, env: str = "NMRAbundance"
+    ) -> Evaluation:
+        return evaluate(
+            policy,
+            env,
+            episodes=self.episodes,
+            seed=self.evaluation_seed,
+            settings=self.held_out,
+            run=folder / "evaluations" / name.replace(", ", "-").replace(" ", "-"),
+            name=name,
+            progress=progress,
+        )
+
+    def _tuned(self, progress: bool) -> dict[str, Array]:
+        if not self.tune:
+            return {}
+        return tuned_per_sample(
+            self.episodes, self.evaluation_seed, self.held_out, progress=progress
+        )
+
+    # --------------------------------------------------------------------------------- findings
+
+    def _findings(
+        self,
+        folder: Path,
+        played: dict[str, Evaluation],
+        tuned: dict[str, Array],
+        singles: list[Training],
+        teams: list[ThreeAgentNMR],
+    ) -> Findings:
+        bound = played[self.protocol].column("time_bound")
+        over = {name: e.column(OVER) for name, e in played.items()}
+        for family, times in tuned.items():
+            over[f"{family}, tuned for each sample"] = times / bound
+        yours = float(played[self.protocol].column(TIME).mean())
+        rows = [
+            [
+                name,
+                _geometric(values),
+                Quantity(float((values * bound).mean()), None, "s"),
+                f"{yours / float((values * bound).mean()):.2f} x as fast",
+                _met(played, name),
+            ]
+            for name, values in over.items()
+        ]
+        rows.append(
+            [
+                "bound (nothing is faster)",
+                Quantity(1.0, None, ""),
+                Quantity(float(bound.mean()), None, "s"),
+                None,
+                None,
+            ]
+        )
+        single = _median([n for n in played if n.startswith("PPO")], over)
+        team = _median([n for n in played if n.startswith("three")], over)
+        best = min((_log_mean(v), n) for n, v in over.items() if not n.startswith(("PPO", "three")))
+        claims = self._claims(over, single, team, best)
+        page = self._page(folder, played, over, rows, claims, single, team, singles, teams, bound)
+        return Findings(COLUMNS, rows, claims, page)
+
+    def _claims(
+        self, over: dict[str, Array], single: str, team: str, best: tuple[float, str]
+    ) -> list[Claim]:
+        published = self.sample == PUBLISHED_SAMPLE
+        times = {name: math.exp(_log_mean(over[name])) for name in (single, team, PROTOCOL)}
+        several = f"median of {self.runs} runs" if self.runs > 1 else "one run"
+        least = min(float(values.min()) for values in over.values())
+        return [
+            Claim(
+                f"time over the bound, single agent ({several})",
+                times[single],
+                self.claimed,
+                "<=",
+                _geometric(over[single]).interval,
+                applicable=published,
+            ),
+            Claim(
+                f"time over the bound, three agents ({several})",
+                times[team],
+                self.claimed_team,
+                "<=",
+                _geometric(over[team]).interval,
+                applicable=published,
+            ),
+            Claim(
+                "CPMG + 5 T1 takes so many times as long as the single agent",
+                times[PROTOCOL] / times[single],
+                2.5,
+                ">=",
+                applicable=published and self.tune,
+            ),
+            Claim(
+                f"single agent over the best classical measurement ({best[1]})",
+                times[single] / math.exp(best[0]),
+                1.03,
+                "<=",
+                applicable=published and self.tune,
+            ),
+            Claim("least time of any episode over its bound", least, 1.0, ">="),
+        ]
+
+    def _page(
+        self,
+        folder: Path,
+        played: dict[str, Evaluation],
+        over: dict[str, Array],
+        rows: list[list[Any]],
+        claims: list[Claim],
+        single: str,
+        team: str,
+        singles: list[Training],
+        teams: list[ThreeAgentNMR],
+        bound: Array,
+    ) -> Report:
+        learned = min((single, team), key=lambda name: _log_mean(over[name]))
+        mean = {name: Quantity(float((v * bound).mean()), None, "s") for name, v in over.items()}
+        page = Report("nmr-abundance", subtitle=f"{self.summary}; sample {self.sample}")
+        page.headline(
+            [
+                ("your protocol", mean[self.protocol], self.protocol),
+                ("this one", mean[learned], learned),
+                ("the limit", Quantity(float(bound.mean()), None, "s"), "no sequence is faster"),
+            ]
+        )
+        page.text(__doc__ or "")
+        page.table(
+            f"{self.episodes} held-out samples (seed {self.evaluation_seed}), the same for all",
+            COLUMNS,
+            rows,
+            note="Time over the bound: geometric mean over samples with its 95 % interval. Where a "
+            "measurement gave up, it is taken to go on as well against the bound as until then. "
+            "Tuned for each sample: the best of a family in that very episode.",
+        )
+        page.claims(claims)
+        page.section("Learning")
+        page.plot(
+            "Single agent: return on evaluation episodes",
+            *learning_curve({"PPO": [_curve(t) for t in singles]}, y_label="return"),
+        )
+        stages = {
+            f"{role}": [_curve(t.trainings[k]) for t in teams]
+            for k, role in enumerate(("align", "relax", "toggle"))
+        }
+        page.plot(
+            "Three agents: return of each role while it learns",
+            *learning_curve(stages, x_label="turns", y_label="return"),
+        )
+        page.section("Samples")
+        shown = {n: v for n, v in over.items() if _log_mean(v) < math.log(6.0)}
+        page.plot(
+            "Time over the bound, every held-out sample",
+            *distributions(shown, x_label="time / time bound", references={"bound": 1.0}),
+        )
+        page.section("The measurement")
+        policy = str(singles[_number(single)].folder)
+        for picture in protocol_pictures(policy, folder, self.held_out, self.evaluation_seed):
+            page.plot(*picture)
+        page.animation(
+            f"One episode under {single}: isochromats on the Bloch sphere, and its pulses",
+            episode_frames("NMRAbundance", policy, self.evaluation_seed, self.settings),
+            fps=12,
+        )
+        page.section("Are its error bars honest?")
+        page.plot(*calibration(policy, self.held_out, self.evaluation_seed))
+        page.facts({"options": str(self), **machine()})
+        return page
+
+
+COLUMNS = ("method", "time / bound", "mean time", "against your protocol", "targets met")
+
+
+def _log_mean(values: Array) -> float:
+    return float(np.log(values).mean())
+
+
+def _geometric(values: Array) -> Quantity:
+    """Geometric mean, with the interval of the mean of the logarithm."""
+    found = interval_of_mean(np.log(values))
+    interval = None
+    if found.low is not None and found.high is not None:
+        interval = (math.exp(found.low), math.exp(found.high))
+    return Quantity(math.exp(found.estimate), interval, "")
+
+
+def _median(names: list[str], over: dict[str, Array]) -> str:
+    """The run in the middle (of an even number, the better of the two)."""
+    ordered = sorted(names, key=lambda name: _log_mean(over[name]))
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def _number(name: str) -> int:
+    return int(name.rsplit(" ", 1)[1])
+
+
+def _met(played: dict[str, Evaluation], name: str) -> str | None:
+    if name not in played:
+        return None
+    return f"{100 * played[name].column('target_met').mean():.0f} %"
+
+
+def _curve(training: Training) -> tuple[Array, Array]:
+    steps = np.array([point["steps"] for point in training.curve])
+    return steps, np.array([point["mean"] for point in training.curve])
