@@ -81,7 +81,8 @@ class Shot:
 
         def event(theta: float, phi: float, tau: float, name: str) -> Event:
             length = abs(theta) / (_TURN * nu1_hz) if nu1_hz > 0 else 0.0
-            window = receiver(tau, dead_time if theta else 0.0, dwell)
+            received = phi if theta else 0.0  # it alternates with the train, so that echoes add
+            window = receiver(tau, dead_time if theta else 0.0, dwell, received)
             return Event(theta, phi, length, tau, window, label=label + name)
 
         acquired: tuple[Event, ...] = ()

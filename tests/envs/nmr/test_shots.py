@@ -173,3 +173,17 @@ def test_so_they_do_on_other_samples(name):
         if live.any():
             episodes.advance(rng.uniform(-1, 1, (50, 5)).astype(np.float32), live)
     assert env.metrics()["efficiency"].max() <= 1.0
+
+
+def test_the_receiver_follows_the_train():
+    """Of a perfect echo train all samples at the echoes have the same phase."""
+    shot = Shot(math.pi / 2, math.pi, 6, 0.0, 0.0)
+    events = shot.events(4e-3, 1e-4, 1e-4)
+    assert [round(e.receive.phase / math.pi) for e in events if e.receive] == [0, 1, 0, 1, 0, 1, 0]
+    what = Sample(
+        species=(Species(1.0, 0.6, 0.3),), field=Field(b0_fwhm_hz=0.0, b1_sd=0.0, n_iso=1)
+    )
+    env = NMRAbundance(1, sample=what)
+    one_shot(env, shot)
+    signal = run(events, env.isochromats(0)).signal
+    np.testing.assert_allclose(np.angle(signal), -math.pi / 2, atol=1e-9)
