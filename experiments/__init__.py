@@ -4,4 +4,7 @@ An experiment is data (the fields of its dataclass are its options), a score (it
 picture (its report).
 """
 
-CATALOGUE = {"nmr-relax": "palestra.experiments.nmr_relax:NMRRelaxExperiment"}
+CATALOGUE = {
+    "nmr-relax": "palestra.experiments.nmr_relax:NMRRelaxExperiment",
+    "nmr-abundance": "palestra.experiments.nmr_abundance:NMRAbundanceExperiment",
+}

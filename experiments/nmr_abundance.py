@@ -29,13 +29,13 @@ from palestra.progress import progress_bar
 from palestra.report import Report
 from palestra.rollout import Evaluation, evaluate
 from palestra.spaces import Array
-from palestra.stats import interval_of_mean
+from palestra.stats import episodes_mean
 from palestra.streams import check_seed
 from palestra.train import TrainConfig, Training, train
 
 from .experiment import Experiment, Findings
 from .measure import compile_kernels
-from .nmr_protocol import calibration, protocol_pictures
+from .nmr_protocol import calibration, played_once, protocol_map, write_protocol
 from .pages import episode_frames
 
 OVER = "time_over_bound"
@@ -348,16 +348,21 @@ class NMRAbundanceExperiment(Experiment):
             *distributions(shown, x_label="time / time bound", references={"bound": 1.0}),
         )
         page.section("The measurement")
-        policy = str(singles[_number(single)].folder)
-        for picture in protocol_pictures(policy, folder, self.held_out, self.evaluation_seed):
-            page.plot(*picture)
+        policy = str(singles[_number(single) - self.seed].folder)
+        measured = played_once(policy, self.held_out, self.evaluation_seed)
+        write_protocol(folder, measured)
+        page.text(
+            f"The pulse list of held-out sample 0 under {single} is in this folder: protocol.csv "
+            "and protocol.json, phases in degrees and times in microseconds."
+        )
+        page.plot(*protocol_map(measured))
         page.animation(
-            f"One episode under {single}: isochromats on the Bloch sphere, and its pulses",
+            f"That measurement under {single}: isochromats on the Bloch sphere, and its pulses",
             episode_frames("NMRAbundance", policy, self.evaluation_seed, self.settings),
             fps=12,
         )
         page.section("Are its error bars honest?")
-        page.plot(*calibration(policy, self.held_out, self.evaluation_seed))
+        page.plot(*calibration(measured, self.held_out, self.evaluation_seed))
         page.facts({"options": str(self), **machine()})
         return page
 
@@ -371,7 +376,7 @@ def _log_mean(values: Array) -> float:
 
 def _geometric(values: Array) -> Quantity:
     """Geometric mean, with the interval of the mean of the logarithm."""
-    found = interval_of_mean(np.log(values))
+    found = episodes_mean(np.log(values))
     interval = None
     if found.low is not None and found.high is not None:
         interval = (math.exp(found.low), math.exp(found.high))
