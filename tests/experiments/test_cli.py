@@ -18,6 +18,7 @@ import pytest
 import palestra
 from palestra import store
 from palestra.envs import CATALOGUE
+from palestra.experiments import CATALOGUE as EXPERIMENTS
 from palestra.experiments import cli
 from palestra.registry import catalogue, kebab, resolve
 from palestra.rollout import evaluate
@@ -334,7 +335,7 @@ def test_everything_that_there_is_is_listed(palestra_command, document):
     assert "nmr-relax" in out
     listed = document("list")
     assert [e["id"] for e in listed["environments"]] == [e.id for e in CATALOGUE]
-    assert listed["experiments"] == ["nmr-relax"]
+    assert listed["experiments"] == list(EXPERIMENTS)
     assert {"random", "wait", "deft"} <= set(listed["policies"])
 
 
