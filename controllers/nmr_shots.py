@@ -119,7 +119,7 @@ class ShotSequence:
         raise NotImplementedError
 
     def _whole(self, pulses: Any) -> Array:
-        return np.clip(np.rint(pulses), 1, self.action.most_pulses)
+        return np.asarray(np.clip(np.rint(pulses), 1, self.action.most_pulses))
 
     def _pulses(self, length: Any) -> Array:
         """Pulses of a train of a length in s."""
@@ -191,8 +191,13 @@ def _best_cpmg() -> tuple[Array, Array, Array]:
 
     found, start = [], np.log([1.0, 0.8])
     log_k = np.linspace(math.log(0.5), math.log(1e4), 80)
+
+    def worse(logs: Array, k: float) -> float:
+        wait, train = np.exp(logs).tolist()
+        return -cpmg_efficiency(wait, train, k)
+
     for k in np.exp(log_k).tolist():
-        best = minimize(lambda v, k=k: -cpmg_efficiency(*np.exp(v), k), start, method="BFGS")
+        best = minimize(worse, start, args=(k,))
         found.append(np.exp(best.x))
         start = best.x
     wait, train = np.array(found).T
@@ -349,7 +354,8 @@ class Replay(ShotSequence):
     def shot(self, known: Known, count: Array) -> Shots:
         """See the class."""
         chosen = self.shots[np.minimum(count, len(self.shots) - 1)]
-        return tuple(chosen.T)  # type: ignore[return-value]
+        excitation, train, pulses, flip_back, wait = chosen.T
+        return excitation, train, pulses, flip_back, wait
 
 
 def _longest_T1(sample: Sample) -> float:

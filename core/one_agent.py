@@ -117,8 +117,8 @@ class OneAgent(BatchEnv):
         """One step of the team in the rows, added to the agent's step."""
         own, turns = self._own_streams(None), self._turns
         own.step[rows] += np.uint32(1)
-        turns.reward, turns.terminated, turns.truncated = 0.0, False, False
-        turns.duration = 1.0
+        turns.reward[:], turns.duration[:] = 0.0, 1.0
+        turns.terminated[:], turns.truncated[:] = False, False
         self.env.advance(self._actions, rows, own, turns)
         late = np.zeros(self.rows, np.bool_)
         if self.env.horizon is not None:

@@ -224,7 +224,7 @@ class Windows:
     @property
     def nodes(self) -> int:
         """Nodes of a window, Q."""
-        return self.times.shape[1]
+        return int(self.times.shape[1])
 
     def fill(self, rows: Array, ensemble: Ensemble) -> None:
         """Compute the steps and factors of the masked rows."""

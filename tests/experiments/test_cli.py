@@ -335,7 +335,7 @@ def test_everything_that_there_is_is_listed(palestra_command, document):
     assert "nmr-relax" in out
     listed = document("list")
     assert [e["id"] for e in listed["environments"]] == [e.id for e in CATALOGUE]
-    assert listed["experiments"] == list(EXPERIMENTS)
+    assert listed["experiments"] == sorted(EXPERIMENTS)
     assert {"random", "wait", "deft"} <= set(listed["policies"])
 
 
