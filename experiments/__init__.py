@@ -7,4 +7,7 @@ picture (its report).
 CATALOGUE = {
     "nmr-relax": "palestra.experiments.nmr_relax:NMRRelaxExperiment",
     "nmr-abundance": "palestra.experiments.nmr_abundance:NMRAbundanceExperiment",
+    "nmr-unknown-relaxation": (
+        "palestra.experiments.nmr_unknown_relaxation:NMRUnknownRelaxationExperiment"
+    ),
 }

@@ -231,7 +231,7 @@ class NMRAbundanceExperiment(Experiment):
         rows = [
             [
                 name,
-                _geometric(values),
+                geometric(values),
                 Quantity(float((values * bound).mean()), None, "s"),
                 f"{yours / float((values * bound).mean()):.2f} x as fast",
                 _met(played, name),
@@ -247,9 +247,9 @@ class NMRAbundanceExperiment(Experiment):
                 None,
             ]
         )
-        single = _median([n for n in played if n.startswith("PPO")], over)
-        team = _median([n for n in played if n.startswith("three")], over)
-        best = min((_log_mean(v), n) for n, v in over.items() if not n.startswith(("PPO", "three")))
+        single = median_run([n for n in played if n.startswith("PPO")], over)
+        team = median_run([n for n in played if n.startswith("three")], over)
+        best = min((log_mean(v), n) for n, v in over.items() if not n.startswith(("PPO", "three")))
         claims = self._claims(over, single, team, best)
         page = self._page(folder, played, over, rows, claims, single, team, singles, teams, bound)
         return Findings(COLUMNS, rows, claims, page)
@@ -258,7 +258,7 @@ class NMRAbundanceExperiment(Experiment):
         self, over: dict[str, Array], single: str, team: str, best: tuple[float, str]
     ) -> list[Claim]:
         published = self.sample == PUBLISHED_SAMPLE
-        times = {name: math.exp(_log_mean(over[name])) for name in (single, team, PROTOCOL)}
+        times = {name: math.exp(log_mean(over[name])) for name in (single, team, PROTOCOL)}
         several = f"median of {self.runs} runs" if self.runs > 1 else "one run"
         least = min(float(values.min()) for values in over.values())
         return [
@@ -267,7 +267,7 @@ class NMRAbundanceExperiment(Experiment):
                 times[single],
                 self.claimed,
                 "<=",
-                _geometric(over[single]).interval,
+                geometric(over[single]).interval,
                 applicable=published,
             ),
             Claim(
@@ -275,7 +275,7 @@ class NMRAbundanceExperiment(Experiment):
                 times[team],
                 self.claimed_team,
                 "<=",
-                _geometric(over[team]).interval,
+                geometric(over[team]).interval,
                 applicable=published,
             ),
             Claim(
@@ -308,7 +308,7 @@ class NMRAbundanceExperiment(Experiment):
         teams: list[ThreeAgentNMR],
         bound: Array,
     ) -> Report:
-        learned = min((single, team), key=lambda name: _log_mean(over[name]))
+        learned = min((single, team), key=lambda name: log_mean(over[name]))
         mean = {name: Quantity(float((v * bound).mean()), None, "s") for name, v in over.items()}
         page = Report("nmr-abundance", subtitle=f"{self.summary}; sample {self.sample}")
         page.headline(
@@ -331,10 +331,10 @@ class NMRAbundanceExperiment(Experiment):
         page.section("Learning")
         page.plot(
             "Single agent: return on evaluation episodes",
-            *learning_curve({"PPO": [_curve(t) for t in singles]}, y_label="return"),
+            *learning_curve({"PPO": [training_curve(t) for t in singles]}, y_label="return"),
         )
         stages = {
-            f"{role}": [_curve(t.trainings[k]) for t in teams]
+            f"{role}": [training_curve(t.trainings[k]) for t in teams]
             for k, role in enumerate(("align", "relax", "toggle"))
         }
         page.plot(
@@ -342,7 +342,7 @@ class NMRAbundanceExperiment(Experiment):
             *learning_curve(stages, x_label="turns", y_label="return"),
         )
         page.section("Samples")
-        shown = {n: v for n, v in over.items() if _log_mean(v) < math.log(6.0)}
+        shown = {n: v for n, v in over.items() if log_mean(v) < math.log(6.0)}
         page.plot(
             "Time over the bound, every held-out sample",
             *distributions(shown, x_label="time / time bound", references={"bound": 1.0}),
@@ -370,11 +370,12 @@ class NMRAbundanceExperiment(Experiment):
 COLUMNS = ("method", "time / bound", "mean time", "against your protocol", "targets met")
 
 
-def _log_mean(values: Array) -> float:
+def log_mean(values: Array) -> float:
+    """Mean of the logarithm."""
     return float(np.log(values).mean())
 
 
-def _geometric(values: Array) -> Quantity:
+def geometric(values: Array) -> Quantity:
     """Geometric mean, with the interval of the mean of the logarithm."""
     found = episodes_mean(np.log(values))
     interval = None
@@ -383,9 +384,9 @@ def _geometric(values: Array) -> Quantity:
     return Quantity(math.exp(found.estimate), interval, "")
 
 
-def _median(names: list[str], over: dict[str, Array]) -> str:
+def median_run(names: list[str], over: dict[str, Array]) -> str:
     """The run in the middle (of an even number, the better of the two)."""
-    ordered = sorted(names, key=lambda name: _log_mean(over[name]))
+    ordered = sorted(names, key=lambda name: log_mean(over[name]))
     return ordered[(len(ordered) - 1) // 2]
 
 
@@ -399,6 +400,7 @@ def _met(played: dict[str, Evaluation], name: str) -> str | None:
     return f"{100 * played[name].column('target_met').mean():.0f} %"
 
 
-def _curve(training: Training) -> tuple[Array, Array]:
+def training_curve(training: Training) -> tuple[Array, Array]:
+    """Steps and mean return of a training's evaluations."""
     steps = np.array([point["steps"] for point in training.curve])
     return steps, np.array([point["mean"] for point in training.curve])
