@@ -103,7 +103,7 @@ class NMRAbundanceExperiment(Experiment):
     runs: int = 3
     steps: int = 600_000
     team_steps: dict[str, int] = field(
-        default_factory=lambda: {"align": 200_000, "relax": 300_000, "toggle": 150_000}
+        default_factory=lambda: {"align": 200_000, "relax": 300_000, "toggle": 200_000}
     )
     rows: int = 64
     seed: int = 0

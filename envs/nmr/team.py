@@ -134,7 +134,6 @@ class NMRTeam(Measurement):
     """
 
     agents = AGENTS
-    horizon: int
 
     def __init__(
         self,
@@ -214,7 +213,8 @@ class NMRTeam(Measurement):
         step.truncated[live] = (self._too_late() & ~stops)[live]
         if self.shaping:
             over = step.terminated[:, RELAX] | step.truncated
-            over |= live & (streams.step >= self.horizon)
+            if self.horizon is not None:
+                over |= live & (streams.step >= self.horizon)
             step.reward[over, RELAX] += self._cost(self._needs)[over]
         self._turn[chooses] = 1 + actions["toggle"][chooses]
         self._turn[acted | stops] = TOGGLE
