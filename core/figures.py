@@ -1,49 +1,36 @@
 """Pictures that every run needs, drawn twice: by Plotly, and still, by matplotlib.
 
-A figure is described once, as Plotly scatter and bar traces; `static_picture` draws the same
-traces without a browser. Colours are those of Okabe and Ito (2008), readable by colour-blind
-people and, in this order, on white and on black; markers differ too, so that colour is never the
-only difference.
+A figure is described once, as Plotly traces; `still.static_picture` draws the same traces without
+a browser. Colours are those of Okabe and Ito (2008), readable by colour-blind people and, in this
+order, on white and on black; markers differ too, so that colour is never the only difference.
 """
 
 from __future__ import annotations
 
 import html
-import io
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from .still import DASHES
+from .still import FORMS as FORMS
+from .still import GREY as _GREY
+from .still import MARKERS as MARKERS
+from .still import PALETTE as PALETTE
+from .still import require_report_extra as require_report_extra
+from .still import static_picture as static_picture
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
     from .claims import Quantity
 
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7F7F7F")
-"""Okabe and Ito, "Color Universal Design" (2008); black and yellow left out (invisible on one
-of the two backgrounds), grey added."""
-
-MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down", "cross")
-
 POINTS_SHOWN = 2000
 """More points of one group than this hide each other; an even selection is drawn and said."""
-
-FORMS: dict[str, dict[str, None]] = {
-    "png": {"Software": None},
-    "svg": {"Date": None},
-    "pdf": {"CreationDate": None},
-}
-"""Forms of a still picture, with the metadata that would make two of them differ."""
-
-_GREY = PALETTE[-1]
-_MATPLOTLIB_MARKERS = dict(zip(MARKERS, "osD^xv+", strict=True))
-_MATPLOTLIB_DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
-_TAG = re.compile(r"<[^>]*>")
 
 
 class Picture(NamedTuple):
@@ -51,13 +38,6 @@ class Picture(NamedTuple):
 
     figure: Figure
     png: bytes
-
-
-def require_report_extra(package: str) -> NoReturn:
-    """Raise with the command that installs the packages that reports need."""
-    raise ImportError(
-        f'{package} is not installed; reports need it: pip install "palestra[report]"', name=package
-    )
 
 
 def learning_curve(
@@ -218,7 +198,7 @@ def cumulative(
                 "color": PALETTE[number % len(PALETTE)],
                 "width": 2,
                 "shape": "hv",
-                "dash": list(_MATPLOTLIB_DASHES)[number % len(_MATPLOTLIB_DASHES)],
+                "dash": list(DASHES)[number % len(DASHES)],
             },
             name=_label(_counted(name, values)),
         )
@@ -366,85 +346,6 @@ def score_by_value(
     return _picture(figure)
 
 
-def static_picture(figure: Figure, form: str = "png") -> bytes:
-    """The still picture of a Plotly figure of scatter and bar traces, drawn by matplotlib.
-
-    Drawn are lines, markers, steps, error bars, filled areas, straight lines added by
-    `add_hline`/`add_vline` with their labels, axis titles, ranges, types and tick texts.
-
-    Args:
-        figure: a figure with one pair of axes.
-        form: one of `FORMS`.
-
-    Returns:
-        The bytes of the file, on white; the same bytes for the same figure.
-
-    Raises:
-        ValueError: another form; or traces of another kind: draw those yourself and pass the
-            picture along.
-        ImportError: matplotlib is missing.
-    """
-    if form not in FORMS:
-        raise ValueError(f"form: got {form!r}, allowed {', '.join(FORMS)}")
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure as Drawing
-    except ImportError:
-        require_report_extra("matplotlib")
-    for index, trace in enumerate(figure.data):
-        if trace.type not in ("scatter", "scattergl", "bar") or (
-            trace.xaxis not in (None, "x") or trace.yaxis not in (None, "y")
-        ):
-            raise ValueError(
-                f"figure.data[{index}] is a {trace.type} trace on axes {trace.xaxis or 'x'}, "
-                f"{trace.yaxis or 'y'}: a still picture is drawn of scatter and bar traces on one "
-                "pair of axes; give fallback_png"
-            )
-    layout = figure.layout
-    drawing = Drawing(figsize=(7.6, (layout.height or 400) / 100), dpi=150, layout="constrained")
-    FigureCanvasAgg(drawing)
-    axes = drawing.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color="#e3e3e3", linewidth=0.7)
-    axes.set_axisbelow(True)
-    previous: tuple[Any, Any] | None = None
-    for index, trace in enumerate(figure.data):
-        if trace.visible in (False, "legendonly"):
-            continue
-        colour = PALETTE[index % len(PALETTE)]
-        if trace.type == "bar":
-            _draw_bars(axes, trace, colour)
-        else:
-            previous = _draw_scatter(axes, trace, colour, previous)
-    for shape in layout.shapes:
-        _draw_shape(axes, shape)
-    for note in layout.annotations:
-        _draw_annotation(axes, note)
-    _draw_axis(axes, "x", layout.xaxis)
-    _draw_axis(axes, "y", layout.yaxis)
-    handles, labels = axes.get_legend_handles_labels()
-    if len(handles) > 1 and layout.showlegend is not False:
-        drawing.legend(
-            handles,
-            labels,
-            loc="outside upper left",
-            ncols=_legend_columns(labels),
-            frameon=False,
-            fontsize=9,
-        )
-    buffer = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "palestra", "svg.fonttype": "none"}):
-        drawing.savefig(buffer, format=form, metadata=FORMS[form])
-    return buffer.getvalue()
-
-
-def _legend_columns(labels: Sequence[str]) -> int:
-    """As many as fit beside each other, with the line before each and the gap after it."""
-    longest = max(len(label) for label in labels)
-    return max(1, min(len(labels), 4, 100 // (longest + 8)))
-
-
 def _log_ticks(low: float, high: float) -> list[float]:
     """Ticks of a logarithmic axis: 1, 2, 5 of every decade, or 1 only where there are many."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -474,11 +375,6 @@ def _picture(figure: Figure) -> Picture:
 def _label(text: str) -> str:
     """Text for Plotly, which would otherwise read its own markup in it."""
     return html.escape(text, quote=False)
-
-
-def _plain(text: str | None) -> str:
-    """Plotly's text for matplotlib: no tags, no entities, no mathematics between dollars."""
-    return html.unescape(_TAG.sub("", text or "")).replace("$", r"\$")
 
 
 def _transparent(colour: str, opacity: float) -> str:
@@ -601,156 +497,3 @@ def _reference_lines(figure: Figure, references: Mapping[str, float], *, horizon
             figure.add_vline(
                 x=value, line=line, annotation=note, annotation_position="bottom right"
             )
-
-
-def _draw_scatter(
-    axes: Any, trace: Any, colour: str, previous: tuple[Any, Any] | None
-) -> tuple[Any, Any]:
-    y = np.asarray(trace.y)
-    x = np.arange(len(y)) if trace.x is None else np.asarray(trace.x)
-    mode = trace.mode or ("lines+markers" if len(x) < 20 else "lines")
-    opacity = 1.0 if trace.opacity is None else trace.opacity
-    line_colour = _colour(trace.line.color, colour)
-    label = _plain(trace.name) if trace.name and trace.showlegend is not False else None
-    drawstyle = {"hv": "steps-post", "vh": "steps-pre", "hvh": "steps-mid"}
-    if trace.fill:
-        fill = _colour(trace.fillcolor, (*_rgb(line_colour), 0.3))
-        if trace.fill == "toself":
-            axes.fill(x, y, facecolor=fill, edgecolor="none")
-        elif trace.fill == "tonexty" and previous is not None:
-            axes.fill(
-                np.concatenate([x, previous[0][::-1]]),
-                np.concatenate([y, previous[1][::-1]]),
-                facecolor=fill,
-                edgecolor="none",
-            )
-        else:
-            axes.fill_between(x, y, facecolor=fill, edgecolor="none")
-    lines = axes.plot(
-        x,
-        y,
-        color=line_colour,
-        alpha=opacity,
-        linestyle=_MATPLOTLIB_DASHES.get(trace.line.dash or "solid", "-")
-        if "lines" in mode
-        else "none",
-        linewidth=2.0 if trace.line.width is None else trace.line.width,
-        drawstyle=drawstyle.get(trace.line.shape, "default"),
-        label=label if "markers" not in mode else None,
-    )
-    if "markers" in mode:
-        marker = trace.marker
-        shape = marker.symbol if isinstance(marker.symbol, str) else "circle"
-        size = marker.size if isinstance(marker.size, int | float) else 6
-        marker_opacity = marker.opacity if isinstance(marker.opacity, int | float) else 1.0
-        axes.plot(
-            x,
-            y,
-            linestyle=lines[0].get_linestyle(),
-            linewidth=lines[0].get_linewidth(),
-            marker=_MATPLOTLIB_MARKERS.get(shape, "o"),
-            markersize=0.8 * size,
-            color=_colour(marker.color, line_colour),
-            alpha=marker_opacity * opacity,
-            markeredgewidth=1.5 if shape in ("x", "cross") else 0,
-            label=label,
-        )
-    if "text" in mode and trace.text is not None:
-        texts = [trace.text] * len(x) if isinstance(trace.text, str) else trace.text
-        for place_x, place_y, text in zip(x, y, texts, strict=True):
-            axes.annotate(_plain(text), (place_x, place_y), fontsize=9, ha="center", va="bottom")
-    for axis, error in (("xerr", trace.error_x), ("yerr", trace.error_y)):
-        if error is not None and error.array is not None:
-            above = np.asarray(error.array)
-            below = above if error.arrayminus is None else np.asarray(error.arrayminus)
-            style: dict[str, Any] = {axis: np.stack([below, above])}
-            axes.errorbar(
-                x,
-                y,
-                fmt="none",
-                ecolor=_colour(error.color, line_colour),
-                elinewidth=error.thickness or 2,
-                capsize=error.width or 3,
-                **style,
-            )
-    return x, y
-
-
-def _draw_bars(axes: Any, trace: Any, colour: str) -> None:
-    fill = _colour(trace.marker.color, colour)
-    label = _plain(trace.name) if trace.name and trace.showlegend is not False else None
-    x, y = np.asarray(trace.x), np.asarray(trace.y)
-    if trace.orientation == "h":
-        axes.barh(y, x, color=fill, label=label)
-    else:
-        axes.bar(x, y, color=fill, label=label)
-
-
-def _draw_shape(axes: Any, shape: Any) -> None:
-    if shape.type != "line":
-        return
-    style = {
-        "color": _colour(shape.line.color, _GREY),
-        "linewidth": shape.line.width or 1.5,
-        "linestyle": _MATPLOTLIB_DASHES.get(shape.line.dash or "solid", "-"),
-    }
-    if shape.xref == "x domain":
-        axes.axhline(shape.y0, **style)
-    elif shape.yref == "y domain":
-        axes.axvline(shape.x0, **style)
-    else:
-        axes.plot([shape.x0, shape.x1], [shape.y0, shape.y1], **style)
-
-
-def _draw_annotation(axes: Any, note: Any) -> None:
-    across = axes.transAxes if note.xref == "x domain" else axes.transData
-    up = axes.transAxes if note.yref == "y domain" else axes.transData
-    axes.annotate(
-        _plain(note.text),
-        (note.x, note.y),
-        xycoords=(across, up),
-        fontsize=9,
-        color="#444444",
-        ha={"left": "left", "right": "right"}.get(note.xanchor, "center"),
-        va={"top": "top", "bottom": "bottom"}.get(note.yanchor, "center"),
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
-    )
-
-
-def _draw_axis(axes: Any, which: str, axis: Any) -> None:
-    if axis.title.text:
-        getattr(axes, f"set_{which}label")(_plain(axis.title.text))
-    if axis.type == "log":
-        getattr(axes, f"set_{which}scale")("log")
-    if axis.tickvals is not None:
-        texts = axis.ticktext if axis.ticktext is not None else [str(v) for v in axis.tickvals]
-        getattr(axes, f"set_{which}ticks")(list(axis.tickvals), [_plain(text) for text in texts])
-        if not any(texts):  # names stand in the picture, not beside it
-            axes.tick_params(axis=which, length=0)
-            axes.spines["left" if which == "y" else "bottom"].set_visible(False)
-        if axis.type == "log":  # no labels between those that were asked for
-            getattr(axes, f"{which}axis").set_minor_formatter("")
-    if axis.range is not None:
-        ends = [10.0**end for end in axis.range] if axis.type == "log" else list(axis.range)
-        getattr(axes, f"set_{which}lim")(ends)
-    if axis.autorange == "reversed":
-        getattr(axes, f"invert_{which}axis")()
-    if axis.showgrid is False:
-        axes.grid(visible=False, axis=which)
-
-
-def _colour(given: Any, default: Any) -> Any:
-    """A Plotly colour as matplotlib reads it."""
-    if not isinstance(given, str):
-        return default
-    match = re.fullmatch(r"rgba?\(([^)]*)\)", given.strip())
-    if match is None:
-        return given
-    parts = [float(part) for part in match.group(1).split(",")]
-    return (*(part / 255 for part in parts[:3]), parts[3] if len(parts) > 3 else 1.0)
-
-
-def _rgb(colour: Any) -> tuple[float, float, float]:
-    from matplotlib.colors import to_rgb
-
-    return to_rgb(colour)

@@ -34,7 +34,7 @@ from .claims import (
     written_decimals,
 )
 from .disk import write_atomic
-from .figures import require_report_extra, static_picture
+from .still import require_report_extra, static_picture
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -191,7 +191,7 @@ class Report:
             figure: its template and width are replaced by the page's own theme, which follows the
                 reader's choice of dark or light.
             fallback_png: PNG, WebP or SVG bytes; None draws it from the figure, which is possible
-                for scatter and bar traces (`figures.static_picture`).
+                for scatter, bar and heat-map traces (`still.static_picture`).
 
         Raises:
             ValueError: the picture is of another format, or the figure needs one to be given.

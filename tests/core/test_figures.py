@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 from scipy import stats
 
-from palestra import figures
+from palestra import figures, still
 from palestra.claims import Quantity
 
 RNG = np.random.default_rng(7)
@@ -109,8 +109,8 @@ def test_names_are_text_not_markup():
     escaped = "&lt;b&gt;a&lt;/b&gt; &amp; &lt;script&gt;"
     assert figure.data[0].name == f"{escaped}, n = 2"
     assert figure.layout.xaxis.title.text == escaped
-    assert figures._plain(figure.data[0].name) == f"{name}, n = 2"
-    assert figures._plain("costs $5 and $6") == r"costs \$5 and \$6"  # not mathematics
+    assert still.plain(figure.data[0].name) == f"{name}, n = 2"
+    assert still.plain("costs $5 and $6") == r"costs \$5 and \$6"  # not mathematics
 
 
 def test_still_picture_draws_each_kind_of_trace():
@@ -141,8 +141,42 @@ def test_still_picture_is_the_same_bytes_each_time():
 
 
 def test_still_picture_refuses_what_it_cannot_draw():
-    with pytest.raises(ValueError, match=r"figure.data\[0\] is a heatmap trace.*give fallback_png"):
-        figures.static_picture(go.Figure(go.Heatmap(z=[[1, 2]])))
+    with pytest.raises(ValueError, match=r"figure.data\[0\] is a pie trace.*give fallback_png"):
+        figures.static_picture(go.Figure(go.Pie(values=[1, 2])))
+
+
+def test_still_picture_of_several_panels_puts_each_trace_where_its_axes_are():
+    figure = go.Figure(go.Scatter(x=[0, 1], y=[0, 1], line={"color": "#0072B2", "width": 6}))
+    figure.add_scatter(
+        x=[0, 1], y=[1, 1], xaxis="x2", yaxis="y2", line={"color": "#D55E00", "width": 6}
+    )
+    figure.update_layout(
+        yaxis={"domain": [0.6, 1.0]}, xaxis2={"anchor": "y2"}, yaxis2={"domain": [0.0, 0.4]}
+    )
+    picture = pixels(figures.static_picture(figure))
+    rows = {}
+    for colour in ("#0072B2", "#D55E00"):
+        target = [int(colour[k : k + 2], 16) for k in (1, 3, 5)]
+        rows[colour] = np.flatnonzero((np.abs(picture - target).max(axis=2) < 12).any(axis=1))
+    assert rows["#0072B2"].max() < 0.55 * len(picture) < rows["#D55E00"].min()
+
+
+def test_still_picture_fills_every_cell_and_every_outline_with_its_own_colour():
+    cells = go.Heatmap(z=[[0.0, 1.0]], colorscale=[[0, "#0072B2"], [1, "#D55E00"]], showscale=False)
+    png = figures.static_picture(go.Figure(cells))
+    assert shows(png, "#0072B2") == pytest.approx(shows(png, "#D55E00"), rel=0.01)
+    assert shows(png, "#0072B2") > 50_000
+    square, nothing = [0.0, 1.0, 1.0, 0.0], [np.nan]
+    outlines = go.Scatter(
+        x=[*square, *nothing, *(2 + np.array(square))],
+        y=[0.0, 0.0, 1.0, 1.0, np.nan, 0.0, 0.0, 1.0, 1.0],
+        mode="lines", line={"width": 0}, fill="toself", fillcolor="#009E73",
+    )  # fmt: skip
+    filled = shows(figures.static_picture(go.Figure(outlines)), "#009E73")
+    figure = go.Figure(outlines)
+    figure.data[0].x, figure.data[0].y = square, [0.0, 0.0, 1.0, 1.0]
+    figure.update_xaxes(range=[-0.15, 3.15])
+    assert filled == pytest.approx(2 * shows(figures.static_picture(figure), "#009E73"), rel=0.02)
 
 
 @pytest.mark.parametrize(
