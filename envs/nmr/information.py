@@ -23,6 +23,7 @@ is shorter than `time_bound`. The derivation is ours: docs/nmr.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +32,7 @@ from palestra.kernels import kernel
 
 from . import checks
 from .bloch import Array, Ensemble, equilibrium, sincos_turns
-from .events import EventList
+from .events import Event, EventList
 
 PARAMETERS = ("log A", "log R1", "log R2", "log b1")
 STATES = 4  # magnetisation, and its derivatives by log R1, log R2, log b1
@@ -141,6 +142,29 @@ def signal_energy(events: EventList, ensemble: Ensemble, m: Array | None = None)
     Raises:
         ValueError: a finite pulse, or more than one experiment.
     """
+    return _energy(events, ensemble, m, lambda event: (0.0, event.tau))
+
+
+def received_energy(events: EventList, ensemble: Ensemble, m: Array | None = None) -> float:
+    """Int |S|^2 dt while the receiver is open, in seconds: each sample stands for its dwell time.
+
+    Raises:
+        ValueError: a finite pulse, or more than one experiment.
+    """
+
+    def window(event: Event) -> tuple[float, float]:
+        r = event.receive
+        return (0.0, 0.0) if r is None else (r.first, min(r.first + r.dwell * r.samples, event.tau))
+
+    return _energy(events, ensemble, m, window)
+
+
+def _energy(
+    events: EventList,
+    ensemble: Ensemble,
+    m: Array | None,
+    window: Callable[[Event], tuple[float, float]],
+) -> float:
     _check_one(ensemble)
     state = _tangent_start(ensemble, m)
     rates = _rates(ensemble)
@@ -149,8 +173,10 @@ def signal_energy(events: EventList, ensemble: Ensemble, m: Array | None = None)
     for event in events:
         _check_hard(event.t_pulse)
         _pulse(state, ensemble, event.theta, event.phi)
+        opened, closed = window(event)
         received = ensemble.receive[0] * (state[0, 0, 0] + 1j * state[0, 0, 1])
-        grown = np.expm1(pairs * event.tau) / pairs
+        received = received * np.exp(rates * opened)
+        grown = np.expm1(pairs * (closed - opened)) / pairs
         total += float((np.conj(received) @ grown @ received).real)
         _delay(state, ensemble, event.tau)
         if event.spoil:
