@@ -137,6 +137,13 @@ class Comparison:
         return evaluations_markup(environment, self.evaluations, self)
 
 
+Bound = tuple[str, str, float]  # metric, "<=" or ">=", value
+
+
+class BoundBroken(AssertionError):
+    """An episode breaks what a certificate says of every episode."""
+
+
 def evaluate(
     policy: Any,
     target: Any,
@@ -156,6 +163,7 @@ def evaluate(
     shard: tuple[int, int] | None = None,
     strict: bool = False,
     record: str | None = None,
+    bounds: Sequence[Bound] = (),
 ) -> Evaluation:
     """Play episodes 0 to N - 1 of a seed with a policy.
 
@@ -188,11 +196,14 @@ def evaluate(
         record: "trajectories" keeps every step in the run folder too, for
             `palestra.trajectories.Trajectories`. Needs `run`. Blocks are then as small as their
             steps demand. A run with another `record` is another run.
+        bounds: certified of every episode, as `Certificate.episode_bounds()` gives them: (metric,
+            "<=" or ">=", value).
 
     Returns:
         The evaluation, with the table of episodes (of a shard, those of its blocks).
 
     Raises:
+        BoundBroken: an episode breaks a certified bound. The run folder keeps it.
         NotFinite: an observation, action or reward is not finite.
         RunMismatch: the folder holds another run.
         RunLocked: another process plays the same blocks.
@@ -248,7 +259,28 @@ def evaluate(
                 table = results.in_memory()
             else:
                 table = results.in_folder(run, config, part, strict)
-    return Evaluation(where.name, name or _name(policy), seed, table, stage.path, stage.reason)
+    played = Evaluation(where.name, name or _name(policy), seed, table, stage.path, stage.reason)
+    _hold(played, bounds)
+    return played
+
+
+def _hold(played: Evaluation, bounds: Sequence[Bound]) -> None:
+    """Refuse an evaluation in which an episode breaks a certified bound."""
+    for metric, direction, value in bounds:
+        if metric not in played.table.column_names:
+            raise ValueError(
+                f"bounds: {played.environment} has no metric {metric!r}, allowed "
+                f"{', '.join(played.table.column_names)}"
+            )
+        found = played.column(metric)
+        broken = np.flatnonzero(found > value if direction == "<=" else found < value)
+        if broken.size:
+            episode = int(played.column("episode")[broken[0]])
+            raise BoundBroken(
+                f"{played.environment}: seed {played.seed}, episode {episode}: {metric} is "
+                f"{found[broken[0]]}, certified {direction} {value}, and {broken.size - 1} more "
+                "such episodes. The certificate, the model or the environment is wrong"
+            )
 
 
 def compare(

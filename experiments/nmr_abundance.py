@@ -353,7 +353,8 @@ class NMRAbundanceExperiment(Experiment):
         write_protocol(folder, measured)
         page.text(
             f"The pulse list of held-out sample 0 under {single} is in this folder: protocol.csv "
-            "and protocol.json, phases in degrees and times in microseconds."
+            "and protocol.json, phases in degrees and times in microseconds; protocol.cert says "
+            "what it is guaranteed to do, and `palestra verify` checks that."
         )
         page.plot(*protocol_map(measured))
         page.animation(

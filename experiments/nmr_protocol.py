@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from palestra.batch import Episodes
+from palestra.certificates.nmr import time_bound_certificate
 from palestra.controllers.nmr_shots import Replay
 from palestra.envs.nmr.abundance import NMRAbundance
 from palestra.envs.nmr.robustness import energy_map
@@ -41,10 +42,13 @@ def played_once(policy: str, settings: Mapping[str, Any], seed: int) -> NMRAbund
 
 
 def write_protocol(folder: Path, env: NMRAbundance) -> None:
-    """The pulse list of a row as `protocol.csv` and `protocol.json`."""
+    """The pulse list of a row as `protocol.csv`, `.json`, and with hard pulses its certificate."""
     events = env.events(0)
     write_atomic(folder / "protocol.csv", events.to_csv().encode())
     write_atomic(folder / "protocol.json", events.to_json().encode())
+    if env.sample.instrument.pulse_model == "hard":
+        made = time_bound_certificate(events, env.isochromats(0), float(env.books["N0"][0]))
+        made.save(folder / "protocol.cert")
 
 
 def protocol_map(env: NMRAbundance) -> tuple[str, Any, bytes]:

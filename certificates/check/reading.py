@@ -18,7 +18,11 @@ import numpy as np
 
 FORMAT, SCHEMA = "palestra.certificate", 1
 FILE_LIMIT, HEADER_LIMIT = 2**30, 2**24
-TYPES = {"F64": np.dtype("<f8"), "I64": np.dtype("<i8"), "U8": np.dtype("u1")}
+TYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "I64": np.dtype("<i8"),
+    "U8": np.dtype("u1"),
+}
 ENTRIES = {
     "format", "schema", "topic", "claim", "method", "system", "domain", "assumptions",
     "not_covered", "hashes", "provenance",
@@ -78,7 +82,7 @@ def _array(name: str, entry: Any, data: bytes) -> np.ndarray[Any, Any]:
         fits = False
     if not fits:
         raise Malformed(f"{name}: its entry in the header fits no array of the file")
-    array = np.frombuffer(data[first:last], dtype).reshape(shape)
+    array: np.ndarray[Any, Any] = np.frombuffer(data[first:last], dtype).reshape(shape)
     if dtype.kind == "f" and not np.isfinite(array).all():
         raise Malformed(f"{name}: holds numbers that are not finite")
     return array

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from palestra.kernels import kernel
 from palestra.safe_files import TEXT_LIMIT, MalformedFile, read_limited
-from palestra.streams import philox
+from palestra.streams import philox, stream_key
 
 from . import checks
 from .bloch import SPLIT_TOLERANCE, Ensemble, split_steps
@@ -586,6 +586,13 @@ class Sample:
             weight=weight,
             receive=np.tile(weight, (rows, 1)),
         )
+
+    def magnet(self, seed: int = 0) -> Ensemble:
+        """The isochromats of one experiment on this sample: those of episode 0 of a seed."""
+        one = self.allocate(1)
+        key = np.array([stream_key("Sample", seed, "dynamics")], np.uint64)
+        self.draw(one, np.ones(1, np.bool_), key, np.zeros(1, np.uint64))
+        return one
 
     def draw(self, into: Ensemble, rows: Array, keys: Array, episodes: Array) -> None:
         """Draw the magnet and the relaxation times of the masked rows' episodes.

@@ -1,4 +1,4 @@
-"""`palestra nmr export` and `palestra nmr fit`: pulse programs out, measured data in."""
+"""`palestra nmr`: pulse programs out, measured data in, certificates of event lists."""
 
 from __future__ import annotations
 
@@ -114,3 +114,37 @@ def fit(
     for lacking in found.lacks_fit:
         say(f"{lacking}: the model does not describe the values (p < 0.001)")
     return REFUTED if found.lacks_fit else HOLDS
+
+
+@nmr.command()
+def certify(
+    events: Annotated[Path, typer.Argument(help="An event list: .csv, .json, .seq or .txt.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The certificate, a .cert file.")],
+    sample: Annotated[
+        str, typer.Option(help="A preset or TOML file: what is in the magnet.")
+    ] = "oil",
+    energy: Annotated[
+        bool, typer.Option("--energy", help="That pulses do no work, instead of the time bound.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of the magnet that is drawn.")] = 0,
+    as_json: AsJson = False,
+) -> int:
+    """Certify an event list: its time against the least time that its precision takes."""
+    from palestra.certificates.nmr import energy_budget_certificate, time_bound_certificate
+    from palestra.envs.nmr.exports import read_events
+    from palestra.envs.nmr.sample import load_sample
+
+    what = load_sample(sample)
+    listed, spins = read_events(events), what.magnet(seed)
+    made = (
+        energy_budget_certificate(listed, spins, sample=what.name)
+        if energy
+        else time_bound_certificate(listed, spins, what.N0, sample=what.name)
+    )
+    path = made.save(out)
+    if as_json:
+        print_json({"out": str(path), "claim": made.document()["claim"]})
+    else:
+        print(made)
+        print(path)
+    return HOLDS

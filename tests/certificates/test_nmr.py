@@ -268,3 +268,19 @@ def test_lists_that_measure_nothing_have_no_bound():
     with pytest.raises(ValueError, match=r"N0: got 0\.0"):
         time_bound_certificate(LISTS["echoes"], spins(), 0.0)
     assert load_sample("oil").T_bound == pytest.approx(42.0)
+
+
+def test_on_the_command_line(tmp_path, capsys):
+    from palestra.experiments import cli
+
+    events, out = tmp_path / "train.csv", tmp_path / "train.cert"
+    events.write_text(LISTS["echoes"].to_csv())
+    assert cli.main(["nmr", "certify", str(events), "--sample", "oil", "-o", str(out)]) == 0
+    assert cli.main(["verify", str(out), "--json"]) == 0
+    assert cli.main(["show", str(out)]) == 0
+    assert "TIME BOUND" in capsys.readouterr().out
+    document, arrays = altered(Certificate.load(out), {"efficiency": 0.9})
+    out.write_bytes(save(arrays, {"certificate": json.dumps(document)}))
+    assert cli.main(["verify", str(out)]) == 1
+    assert "refuted: efficiency: claimed 0.9" in capsys.readouterr().out
+    assert cli.main(["verify", str(events)]) == 3

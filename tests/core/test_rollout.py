@@ -778,3 +778,18 @@ def test_a_plain_gymnasium_environment_is_evaluated_too(acting):
     assert bytes_of(one) == bytes_of(four)
     assert one.environment == "CartPole-v1"
     assert evaluate(policy, "CartPole-v1", episodes=3, seed=1, width=2).path == "fast"
+
+
+# --- certified bounds -----------------------------------------------------------------------------
+
+
+def test_an_episode_that_breaks_a_certified_bound_is_an_error():
+    from palestra.rollout import BoundBroken
+
+    toys = str(Path(__file__).parent / "toys.py")
+    given = {"episodes": 8, "seed": 1, "settings": {"length": 3}}
+    evaluate("random", f"{toys}:Counter", **given, bounds=[("count", "<=", 3.0)])
+    with pytest.raises(BoundBroken, match=r"count is 3, certified >= 4\.0, and 7 more"):
+        evaluate("random", f"{toys}:Counter", **given, bounds=[("count", ">=", 4.0)])
+    with pytest.raises(ValueError, match="no metric 'cost', allowed"):
+        evaluate("random", f"{toys}:Counter", **given, bounds=[("cost", "<=", 1.0)])
