@@ -31,6 +31,7 @@ from .bloch import (
     weighted_length,
 )
 from .events import Event, EventList
+from .limits import phase_on_grid
 from .sample import Sample
 from .spins import Observed
 
@@ -109,14 +110,28 @@ _COMMON = [
 
 @kernel(allocates=False)
 def _event_row(  # type: ignore[no-untyped-def]
-    m, row, offset_hz, b1, R1, R2, blocks, action, theta_max, tau_min, tau_max, nu1, events, log
+    m,
+    row,
+    offset_hz,
+    b1,
+    R1,
+    R2,
+    blocks,
+    action,
+    theta_max,
+    tau_min,
+    tau_max,
+    nu1,
+    phase_step,
+    events,
+    log,
 ):
     """One action: pulse, delay, and their entry in the log. Returns the duration in seconds.
 
-    A nutation rate nu1 of 0 means hard pulses.
+    A nutation rate nu1 of 0 means hard pulses. Phases are rounded to multiples of `phase_step`.
     """
     theta = theta_max * (np.float64(action[0]) + 1.0) / 2.0
-    phi = math.pi * np.float64(action[1])
+    phi = phase_on_grid(math.pi * np.float64(action[1]), phase_step)
     tau = tau_min * (tau_max / tau_min) ** ((np.float64(action[2]) + 1.0) / 2.0)
     pulse = 0.0
     if theta > 0.0:
@@ -265,6 +280,22 @@ class PulseEnv(Observed):
         instrument = self.sample.instrument
         finite = instrument.pulse_model == "finite"
         self._nu1 = float(instrument.nu1_max_hz) if finite else 0.0
+        self._phase_step = math.radians(instrument.phase_step_deg)
+        self._check_duty()
+
+    def _check_duty(self) -> None:
+        """Refuse limits within which the transmitter could be on for too long."""
+        instrument, limits = self.sample.instrument, self.action
+        on = limits.theta_max / (2 * math.pi * instrument.nu1_max_hz)
+        period = limits.tau_min + (on if self._nu1 else 0.0)
+        window = instrument.duty_window
+        share = max(on / max(period, on), min(on, window) / window)
+        if instrument.duty_max < 1.0 and share > instrument.duty_max:
+            raise ValueError(
+                f"tau_min: got {limits.tau_min} s between pulses of {on:.3g} s, which keeps the "
+                f"transmitter on for a share of {share:.3g}, allowed up to instrument.duty_max = "
+                f"{instrument.duty_max:g}: a longer tau_min, or a smaller theta_max"
+            )
 
     @property
     def tau0_span(self) -> tuple[float, float]:
@@ -426,8 +457,8 @@ def _relax_begin(  # type: ignore[no-untyped-def]
 @kernel(allocates=False)
 def _relax_advance(  # type: ignore[no-untyped-def]
     actions, live, m, offset_hz, b1, R1, R2, receive, weight, blocks, fraction, mz, mxy,
-    tol, off, logs, observation, events, theta_max, tau_min, tau_max, nu1, horizon,
-    reward, terminated, duration,
+    tol, off, logs, observation, events, theta_max, tau_min, tau_max, nu1,
+    phase_step, horizon, reward, terminated, duration,
 ):  # fmt: skip
     for row in range(live.shape[0]):
         if not live[row]:
@@ -435,7 +466,7 @@ def _relax_advance(  # type: ignore[no-untyped-def]
         log = logs[row]
         dt = _event_row(
             m, row, offset_hz, b1, R1, R2, blocks, actions[row], theta_max, tau_min, tau_max, nu1,
-            events, log,
+            phase_step, events, log,
         )  # fmt: skip
         _look(m, row, receive, weight, blocks, mz, mxy, log)
         before = log.remaining
@@ -575,7 +606,7 @@ class NMRRelax(PulseEnv):
             actions, live, self.m, e.offset_hz, e.b1, e.R1, e.R2, e.receive, e.weight, e.blocks,
             self._fraction, self._mz, self._mxy, self.tol, self._off, self._logs,
             self._observation, self._events, a.theta_max, a.tau_min, a.tau_max, self._nu1,
-            self._steps, step.reward, step.terminated, step.duration,
+            self._phase_step, self._steps, step.reward, step.terminated, step.duration,
         )  # fmt: skip
 
     def metrics(self) -> dict[str, Array]:
@@ -625,7 +656,8 @@ def _align_begin(  # type: ignore[no-untyped-def]
 @kernel(allocates=False)
 def _align_advance(  # type: ignore[no-untyped-def]
     actions, live, m, offset_hz, b1, R1, R2, receive, weight, blocks, mz, mxy, logs,
-    observation, events, theta_max, tau_min, tau_max, nu1, horizon, reward, terminated, duration,
+    observation, events, theta_max, tau_min, tau_max, nu1, phase_step, horizon, reward, terminated,
+    duration,
 ):  # fmt: skip
     for row in range(live.shape[0]):
         if not live[row]:
@@ -633,7 +665,7 @@ def _align_advance(  # type: ignore[no-untyped-def]
         log = logs[row]
         dt = _event_row(
             m, row, offset_hz, b1, R1, R2, blocks, actions[row], theta_max, tau_min, tau_max, nu1,
-            events, log,
+            phase_step, events, log,
         )  # fmt: skip
         _look(m, row, receive, weight, blocks, mz, mxy, log)
         before = log.signal
@@ -758,7 +790,7 @@ class NMRAlign(PulseEnv):
         _align_advance(
             actions, live, self.m, e.offset_hz, e.b1, e.R1, e.R2, e.receive, e.weight, e.blocks,
             self._mz, self._mxy, self._logs, self._observation, self._events,
-            a.theta_max, a.tau_min, a.tau_max, self._nu1, self._steps,
+            a.theta_max, a.tau_min, a.tau_max, self._nu1, self._phase_step, self._steps,
             step.reward, step.terminated, step.duration,
         )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from abc import abstractmethod
 
@@ -16,6 +17,7 @@ from . import checks
 from .bloch import Array
 from .events import EventList
 from .information import STATES
+from .limits import violations
 from .measuring import (
     BOOKS,
     acquire,
@@ -38,6 +40,7 @@ MARGINAL_PRICE = 0.1  # of a time bound, where T1 and T2 are estimated too: that
 AVERAGES = 8  # parts of a record, in the observation
 OBSERVATION_LIMIT = 10.0
 LONGEST_HORIZON = 100_000  # shots: each is kept
+FILLS_A_WINDOW = 2_000  # pulses that are looked at, of those that fill the window of the duty
 
 
 @kernel(allocates=False)
@@ -94,6 +97,7 @@ class Measurement(Observed):
             )
         checks.number("te", te, checks.DELAY, "s")
         self.action = ShotAction(most_pulses)
+        _check_instrument(self.sample, float(te))
         self.shaping = SHAPING if reward == "shaped" else 0.0
         self.price = MARGINAL_PRICE if marginal else 1.0
         self._needed = 1.0 / task.eps**2
@@ -311,6 +315,27 @@ class Measurement(Observed):
         return (
             f"{book['shots']:.0f} shots, {book['elapsed']:.2f} s; {100 * book['share']:.0f} % of "
             f"the information; bound {book['bound']:.2f} s"
+        )
+
+
+def _check_instrument(sample: Sample, te: float) -> None:
+    """Refuse trains that the instrument cannot play, however they are chosen.
+
+    The worst are two shots of the largest angles without a wait: all else is slower or smaller, and
+    the phases are always those.
+    """
+    instrument = sample.instrument
+    if not instrument.dead_time < te / 2:
+        return  # refused, with its own words, where the windows are laid out
+    nu1 = instrument.nu1_max_hz if instrument.pulse_model == "finite" else 0.0
+    pulses = min(math.ceil(instrument.duty_window / te) + 1, FILLS_A_WINDOW)
+    worst = Shot(math.pi, math.pi, pulses, math.pi, 0.0)
+    played = worst.events(te, instrument.dead_time, te, nu1) * 2
+    found = violations(played, instrument)
+    if found:
+        raise ValueError(
+            f"sample.instrument: cannot play trains with te = {te:g} s: {found[0]}; allowed other "
+            "limits, or a longer te"
         )
 
 

@@ -19,6 +19,9 @@ def run(
     seed: Seed = None,
     config: Config = None,
     settings: Set = None,
+    sample: Annotated[
+        str | None, typer.Option(help="Your own: a preset or file; short for --set sample=...")
+    ] = None,
     out: Out = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -26,7 +29,8 @@ def run(
     """Run a headline experiment; the same command goes on with an interrupted run."""
     from .. import experiment as experiments
 
-    chosen = experiments.configure(name, preset, config, settings or [], seed)
+    own = [] if sample is None else [f"sample={sample}"]
+    chosen = experiments.configure(name, preset, config, [*(settings or []), *own], seed)
     folder = out or Path("runs") / f"{chosen.name}-{_tag(chosen)}"
     outcome = experiments.run(chosen, folder, progress=not quiet)
     if as_json:

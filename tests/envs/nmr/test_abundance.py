@@ -223,3 +223,66 @@ def test_a_classical_team(measured):
     assert found.column("terminated").all()
     if measured:
         assert found.column("predicted_error").max() <= 0.07
+
+
+# --- the instrument -------------------------------------------------------------------------------
+
+
+def oil(**instrument):
+    return {
+        "species": [{"fraction": 1.0, "T1": 0.6, "T2": 0.3}],
+        "instrument": instrument,
+    }
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"phase_step_deg": 50.0}, "phase"),
+        ({"duty_max": 0.01, "duty_window": 0.1}, "duty"),
+        ({"pulse_model": "finite", "duty_max": 0.01, "duty_window": 0.1}, "duty"),
+    ],
+)
+@pytest.mark.parametrize("env", [NMRAbundance, NMRTeam])
+def test_trains_that_the_instrument_cannot_play_are_refused(env, limits, message):
+    if limits.get("phase_step_deg") == 50.0:
+        with pytest.raises(ValueError, match=message):
+            env(1, sample=oil(**limits))
+        return
+    with pytest.raises(ValueError, match=f"sample.instrument: cannot play trains.*{message}"):
+        env(1, sample=oil(**limits))
+
+
+def test_every_policy_obeys_the_limits():
+    """Random shots on a restricted instrument: their event lists break nothing."""
+    from palestra.envs.nmr.limits import violations
+
+    limits = {"phase_step_deg": 90.0, "duty_max": 0.05, "duty_window": 0.05}
+    env = NMRAbundance(4, sample=oil(**limits), eps=0.01, most_pulses=40)
+    episodes = Episodes(env)
+    episodes.reset(0)
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        episodes.advance(rng.uniform(-1, 1, (4, 5)).astype(np.float32))
+    for row in range(4):
+        assert violations(env.events(row), env.sample.instrument) == []
+
+
+def test_pulses_of_single_events_obey_them_too():
+    from palestra.envs.nmr.env import NMRRelax
+    from palestra.envs.nmr.limits import violations
+
+    limits = {"phase_step_deg": 15.0, "duty_max": 0.6, "duty_window": 0.01}
+    env = NMRRelax(3, sample=oil(**limits), tau_min=2e-4)
+    episodes = Episodes(env)
+    episodes.reset(0)
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        live = ~episodes.ended
+        episodes.advance(rng.uniform(-1, 1, (3, 3)).astype(np.float32), live)
+    for row in range(3):
+        assert violations(env.events(row), env.sample.instrument) == []
+        phases = [math.degrees(e.phi) / 15 for e in env.events(row) if e.theta]
+        np.testing.assert_allclose(phases, np.round(phases), atol=1e-9)
+    with pytest.raises(ValueError, match=r"tau_min: got 0.0001 s between pulses of 0.0001 s"):
+        NMRRelax(1, sample=oil(duty_max=0.4))
