@@ -38,7 +38,7 @@ _KINDS = ("scatter", "scattergl", "bar", "heatmap")
 _INK = "#333333"
 _WIDTH = 7.6  # inches
 _MARGINS = {"left": 0.75, "right": 0.2, "bottom": 0.55, "top": 0.4}  # inches, of several panels
-_COLOUR_BAR = 0.8  # inches beside the panels
+_COLOUR_BAR = 1.0  # inches beside the panels
 
 
 def require_report_extra(package: str) -> NoReturn:
@@ -380,6 +380,8 @@ def _draw_annotation(axes: Any, note: Any) -> None:
         plain(note.text),
         (note.x, note.y),
         xycoords=(across, up),
+        xytext=(0.75 * (note.xshift or 0), 0.75 * (note.yshift or 0)),
+        textcoords="offset points",
         fontsize=9,
         color="#444444",
         ha={"left": "left", "right": "right"}.get(note.xanchor, "center"),
