@@ -39,7 +39,7 @@ from .nmr_protocol import calibration, played_once, protocol_map, write_protocol
 from .pages import episode_frames
 
 OVER = "time_over_bound"
-TIME = "measurement_time"
+TIME, BACK = "measurement_time", "time_to_equilibrium"
 PUBLISHED_SAMPLE = "random"  # the claims below were measured on it
 CLASSICAL = {
     "90 degrees + 5 T1": "ninety-5t1",
@@ -52,6 +52,7 @@ CLASSICAL = {
     "bSSFP": "bssfp",
 }
 PROTOCOL = "CPMG + 5 T1"
+SOIL = {"sample": "soil", "te": 1e-3, "most_pulses": 1600, "horizon": 20_000, "eps": 0.15}
 
 # Chosen among five settings on training seed 0, scored on episodes of seed 2025.
 PPO: dict[str, Any] = {
@@ -81,6 +82,7 @@ class NMRAbundanceExperiment(Experiment):
         episodes: held-out samples of the table.
         evaluation_seed: whose episodes.
         tune: whether to search the best classical measurement of each sample.
+        soil: whether to say what is left of all this where T2 is much shorter than T1.
         protocol: which classical measurement is yours, by its name in the table.
         claimed: most that the single agent (median of the runs) may take, in time bounds.
         claimed_team: most that the three agents may take.
@@ -94,6 +96,7 @@ class NMRAbundanceExperiment(Experiment):
         "team_steps": {"align": 30_000, "relax": 20_000, "toggle": 20_000},
         "episodes": 64,
         "tune": False,
+        "soil": False,
         "claimed": 1.5,
         "claimed_team": 2.5,
     }
@@ -110,6 +113,7 @@ class NMRAbundanceExperiment(Experiment):
     episodes: int = 256
     evaluation_seed: int = 2025
     tune: bool = True
+    soil: bool = True
     protocol: str = PROTOCOL
     claimed: float = 1.20
     claimed_team: float = 1.40
@@ -178,7 +182,8 @@ class NMRAbundanceExperiment(Experiment):
             name = f"three agents, run {run}"
             played[name] = self._evaluate(folder, name, team.policies, progress, "NMRTeam")
         tuned = self._tuned(progress)
-        return self._findings(folder, played, tuned, singles, teams)
+        soil = self._soil(progress) if self.soil else {}
+        return self._findings(folder, played, tuned, soil, singles, teams)
 
     def _training(self, run: int) -> TrainConfig:
         return TrainConfig(
@@ -213,6 +218,21 @@ class NMRAbundanceExperiment(Experiment):
             self.episodes, self.evaluation_seed, self.held_out, progress=progress
         )
 
+    def _soil(self, progress: bool) -> dict[str, Evaluation]:
+        """The classical measurements of a rigid sample, and the way back to equilibrium there."""
+        shared: dict[str, Any] = {"episodes": 32, "seed": self.evaluation_seed}
+        shared["progress"] = progress
+        measured = {
+            name: evaluate(CLASSICAL[name], "NMRAbundance", settings=SOIL, name=name, **shared)
+            for name in ("CPMG + 5 T1", "CPMG, tuned by formula", "DE-CPMG", "bSSFP")
+        }
+        decayed = {"sample": "soil", "tau0": [0.02, 0.05], "tau_max": 0.06}  # 2 to 5 T2
+        returned = {
+            name: evaluate(policy, "NMRRelax", settings=decayed, name=name, **shared)
+            for name, policy in (("waiting", "wait"), ("driven equilibrium", "deft"))
+        }
+        return {**measured, **returned}
+
     # --------------------------------------------------------------------------------- findings
 
     def _findings(
@@ -220,6 +240,7 @@ class NMRAbundanceExperiment(Experiment):
         folder: Path,
         played: dict[str, Evaluation],
         tuned: dict[str, Array],
+        soil: dict[str, Evaluation],
         singles: list[Training],
         teams: list[ThreeAgentNMR],
     ) -> Findings:
@@ -250,8 +271,10 @@ class NMRAbundanceExperiment(Experiment):
         single = median_run([n for n in played if n.startswith("PPO")], over)
         team = median_run([n for n in played if n.startswith("three")], over)
         best = min((log_mean(v), n) for n, v in over.items() if not n.startswith(("PPO", "three")))
-        claims = self._claims(over, single, team, best)
-        page = self._page(folder, played, over, rows, claims, single, team, singles, teams, bound)
+        claims = [*self._claims(over, single, team, best), *_soil_claims(soil)]
+        page = self._page(
+            folder, played, over, rows, claims, single, team, singles, teams, bound, soil
+        )
         return Findings(COLUMNS, rows, claims, page)
 
     def _claims(
@@ -307,6 +330,7 @@ class NMRAbundanceExperiment(Experiment):
         singles: list[Training],
         teams: list[ThreeAgentNMR],
         bound: Array,
+        soil: dict[str, Evaluation],
     ) -> Report:
         learned = min((single, team), key=lambda name: log_mean(over[name]))
         mean = {name: Quantity(float((v * bound).mean()), None, "s") for name, v in over.items()}
@@ -327,6 +351,14 @@ class NMRAbundanceExperiment(Experiment):
             "measurement gave up, it is taken to go on as well against the bound as until then. "
             "Tuned for each sample: the best of a family in that very episode.",
         )
+        if soil:
+            page.table(
+                "Soil: T2 is a 200th of T1",
+                ("method", "time", "over the first"),
+                _soil_rows(soil),
+                note="Where the decay is acquired nothing is left to bring back, so the return to "
+                "equilibrium cannot be shortened; what helps is to stay away from it.",
+            )
         page.claims(claims)
         page.section("Learning")
         page.plot(
@@ -366,6 +398,47 @@ class NMRAbundanceExperiment(Experiment):
         page.plot(*calibration(measured, self.held_out, self.evaluation_seed))
         page.facts({"options": str(self), **machine()})
         return page
+
+
+def _soil_times(soil: dict[str, Evaluation]) -> dict[str, float]:
+    """Mean seconds: of measurements, and until the sample is back at equilibrium."""
+    return {
+        name: float(e.column(TIME if TIME in e.table.column_names else BACK).mean())
+        for name, e in soil.items()
+    }
+
+
+def _soil_rows(soil: dict[str, Evaluation]) -> list[list[Any]]:
+    times = _soil_times(soil)
+    first = {"waiting": "waiting", "driven equilibrium": "waiting"}
+    return [
+        [
+            name,
+            Quantity(time, None, "s"),
+            f"{times[first.get(name, PROTOCOL)] / time:.2f} x as fast",
+        ]
+        for name, time in times.items()
+    ]
+
+
+def _soil_claims(soil: dict[str, Evaluation]) -> list[Claim]:
+    if not soil:
+        return []
+    times = _soil_times(soil)
+    return [
+        Claim(
+            "soil: CPMG + 5 T1 takes so many times as long as bSSFP",
+            times[PROTOCOL] / times["bSSFP"],
+            2.0,
+            ">=",
+        ),
+        Claim(
+            "soil: waiting takes so many times as long as driven equilibrium (nothing is gained)",
+            times["waiting"] / times["driven equilibrium"],
+            1.05,
+            "<=",
+        ),
+    ]
 
 
 COLUMNS = ("method", "time / bound", "mean time", "against your protocol", "targets met")
