@@ -1,4 +1,4 @@
-"""One agent of several as an environment of its own: same episodes, the others between its turns."""
+"""One agent of several as an environment of its own: the others act between its turns."""
 
 import numpy as np
 import pytest
