@@ -270,6 +270,12 @@ def environments() -> dict[str, Callable[[int], BatchEnv]]:
     return registered | {n: functools.partial(build, n) for n in SINGLE | TEAMS}
 
 
+def alone() -> list[str]:
+    """Names of the environments with one agent."""
+    several = {name for name, entry in catalogue().items() if entry.agents} | set(TEAMS)
+    return [name for name in environments() if name not in several]
+
+
 def digests(rows: int, count: int) -> dict[str, list[str]]:
     """For every environment, the digests of its episodes 0 .. count - 1."""
     table = {}

@@ -20,10 +20,9 @@ from palestra.spaces import LegalDiscrete, LegalMultiDiscrete, leaves
 from palestra.views.gym import GymView
 from palestra.views.vector import VectorView
 
-from .playing import Record, as_arrays, environments, play_gym, play_raw
+from .playing import Record, alone, as_arrays, environments, play_gym, play_raw
 from .toys import (
     SINGLE,
-    TEAMS,
     Corridor,
     Counter,
     Delivery,
@@ -36,7 +35,7 @@ from .toys import (
 )
 
 REGISTERED = [entry.id for entry in catalogue().values() if not entry.agents]
-NAMES = [name for name in environments() if name not in TEAMS]
+NAMES = alone()
 # Stable-Baselines3 has no Tuple spaces and no nested ones.
 FOR_SB3 = [name for name in NAMES if name not in ("Echo-tuple", "Echo-nested", "Echo-dict")]
 

@@ -15,10 +15,9 @@ from palestra.batch import Episodes
 from palestra.spaces import LegalDiscrete, leaves
 from palestra.views.sb3 import SB3View
 
-from .playing import Record, as_arrays, environments, hashed_actions, play_raw, play_sb3
+from .playing import Record, alone, as_arrays, environments, hashed_actions, play_raw, play_sb3
 from .toys import (
     ECHOED,
-    TEAMS,
     Convoy,
     Corridor,
     Counter,
@@ -33,7 +32,7 @@ from .toys import (
     legal_actions,
 )
 
-NAMES = [name for name in environments() if name not in TEAMS]
+NAMES = alone()
 
 
 def state_of(view: SB3View) -> bytes:

@@ -17,10 +17,9 @@ from palestra.registry import catalogue
 from palestra.spaces import leaves
 from palestra.views.vector import VectorView
 
-from .playing import SEED, Record, environments, one_row, play_raw, play_vector
+from .playing import SEED, Record, alone, environments, one_row, play_raw, play_vector
 from .toys import (
     ECHOED,
-    TEAMS,
     Corridor,
     Counter,
     Delivery,
@@ -32,7 +31,7 @@ from .toys import (
 )
 
 REGISTERED = [entry.id for entry in catalogue().values() if not entry.agents]
-NAMES = [name for name in environments() if name not in TEAMS]
+NAMES = alone()
 MODES = ["NEXT_STEP", "SAME_STEP", "DISABLED"]
 
 

@@ -919,7 +919,7 @@ def test_python_m_palestra_is_the_command_line(tmp_path):
     with process("list", "--json", cwd=tmp_path) as running:
         out, err = running.communicate()
     assert (running.returncode, err) == (0, "")
-    assert json.loads(out)["experiments"] == ["nmr-relax"]
+    assert json.loads(out)["experiments"] == sorted(EXPERIMENTS)
     with process("info", "nmr-relx", cwd=tmp_path) as running:
         out, err = running.communicate()
     assert (running.returncode, out) == (2, "")
