@@ -20,7 +20,7 @@ SOURCES := pyproject.toml setup.py constraints.txt
 
 help:
 	@echo "make run     train, evaluate and report the experiment $(EXPERIMENT) (about 4 minutes)"
-	@echo "make test    the test suite (about 9 minutes on two cores)"
+	@echo "make test    the test suite (about 12 minutes on two cores)"
 	@echo "make slow    the tests that take minutes"
 	@echo "make lint    ruff: rules and layout       make format  repairs both"
 	@echo "make types   mypy, strict"
