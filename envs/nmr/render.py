@@ -23,6 +23,8 @@ BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#6b7280"
 INK, PAPER, SPHERE = "#1f2937", "#ffffff", "#f3f6fa"
 
 MOST_LABELS = 12  # pulses whose phases are written
+LABEL_GAP, LETTER = 0.05, 0.015  # least gap of phases, and width of a letter, of the time axis
+PANEL_POINTS = 300.0  # width of the panel of pulses
 MOST_POINTS = 20_000  # of the curves
 
 _AZIMUTH, _ELEVATION = math.radians(-60.0), math.radians(18.0)
@@ -228,26 +230,23 @@ class Scene:
             if (r := event.receive) is not None
         ]
         span = self._pulses.get_xlim()[1]
-        crowded = len(bars) > MOST_LABELS or any(
-            b[0] - a[0] < 0.05 * span for a, b in itertools.pairwise(bars)
-        )
+        gaps = [b[0] - a[0] for a, b in itertools.pairwise(bars)]
+        room = PANEL_POINTS * min(gaps, default=span) / span  # between neighbours, points
         drawn: list[Any] = [
             LineCollection(windows, colors=GREEN, linewidths=8, alpha=0.4, capstyle="butt"),
             LineCollection(
                 [[(time, 0.0), (time, abs(flip))] for time, flip, _ in bars],
                 colors=BLUE,
-                linewidths=min(6.0, max(0.6, 200.0 / max(len(bars), 1))),
+                linewidths=min(6.0, max(0.6, 0.6 * room)),
                 capstyle="butt",
             ),
         ]
         for collection in drawn:
             self._pulses.add_collection(collection, autolim=False)
-        if not crowded:
+        if len(bars) <= MOST_LABELS:
             drawn += [
-                self._pulses.text(
-                    time, abs(flip) + 8, f"{phase:.0f}°", color=INK, fontsize=9, ha="center"
-                )
-                for time, flip, phase in bars
+                self._pulses.text(time, height + 8, words, color=INK, fontsize=9, ha=side)
+                for time, height, words, side in _phases(bars, span)
             ]
         return drawn
 
@@ -258,6 +257,30 @@ class Scene:
             self._curves.plot(t, curve, color=color, lw=width, ls=style)[0]
             for curve, (color, width, style) in zip(curves[1:], styles, strict=True)
         ]
+
+
+def _phases(
+    bars: list[tuple[float, float, float]], span: float
+) -> Iterator[tuple[float, float, str, str]]:
+    """Where (time, height, side) phases are written: those of pulses close together as one text.
+
+    A text that would reach into the next one is left out.
+    """
+    groups: list[list[tuple[float, float, float]]] = []
+    for bar in bars:
+        if groups and bar[0] - groups[-1][-1][0] < LABEL_GAP * span:
+            groups[-1].append(bar)
+        else:
+            groups.append([bar])
+    free = -math.inf
+    for group in groups:
+        words = ", ".join(f"{phase:.0f}°" for _, _, phase in group)
+        alone = len(group) == 1
+        time, width = group[0][0], LETTER * len(words) * span
+        begins = time - width / 2 if alone else time
+        if begins >= free and (alone or begins + width <= 1.03 * span):
+            free = begins + width
+            yield time, max(abs(flip) for _, flip, _ in group), words, "center" if alone else "left"
 
 
 def follow(

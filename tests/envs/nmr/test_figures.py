@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from palestra.envs.nmr import figures, pulses
+from palestra.envs.nmr import figures, pulses, render
 from palestra.envs.nmr.events import Event, EventList, run
 from palestra.envs.nmr.figures import panels
 from palestra.envs.nmr.figures.sequence import Cycle, Timing, cycles, phase_name
@@ -295,3 +295,22 @@ def test_pictures_warn_of_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         figures.report_sections(CPMG, OIL, owners=["align"] * len(CPMG))
+
+
+def test_phases_of_an_animation_do_not_overlap_and_pulses_close_together_share_a_text():
+    close = [(0.0, 90.0, 0.0), (12.0, 180.0, 90.0), (24.0, 90.0, 180.0)]
+    assert list(render._phases(close, 1000.0)) == [(0.0, 180.0, "0°, 90°, 180°", "left")]
+    far = [(0.0, 90.0, 0.0), (500.0, -180.0, 90.0)]
+    assert list(render._phases(far, 1000.0)) == [
+        (0.0, 90.0, "0°", "center"), (500.0, 180.0, "90°", "center")
+    ]  # fmt: skip
+    rng = np.random.default_rng(2)
+    for _ in range(50):
+        times = np.sort(rng.uniform(0, 1000, 10)).tolist()
+        texts = render._phases([(t, 90.0, 270.0) for t in times], 1000.0)
+        end = -math.inf
+        for time, _, words, side in texts:
+            width = render.LETTER * len(words) * 1000.0
+            begin = time - width / 2 if side == "center" else time
+            assert begin >= end
+            end = begin + width
